@@ -54,7 +54,7 @@ def _refuse_two_of_a_name(paths: list[Path]) -> None:
     for path in paths:
         if first.setdefault(path.stem, path).resolve() != path.resolve():
             raise CorerlError(
-                f"{first[path.stem]} and {path} have the same name, but runs are named after it. "
+                f"{first[path.stem]} and {path} have the same name, but runs are named after the file. "
                 "Rename a file, and Config.name in it."
             )
 
@@ -80,7 +80,9 @@ def add(file: str | Path) -> str:
 
 def _check(path: Path) -> None:
     if not path.is_file():
-        raise CorerlError(f"There is no file {path} to take an algorithm from (algo=, {VARIABLE}).")
+        raise CorerlError(
+            f"There is no algorithm's file {path}. Give one that exists to algo= or {VARIABLE}."
+        )
     if path.suffix != ".py" or not path.stem.isidentifier():
         raise CorerlError(
             f"{path.name} is not a valid name for an algorithm's file. Use a name like my_algo.py."

@@ -61,12 +61,12 @@ class Config(FineTuning):
     name: str = "arsq"
     label: str = "ARSQ"
 
-    levels: int = positive(1)  # L, levels of bins, each inside a bin of the level before
+    levels: int = positive(1)  # L, levels of bins (each level splits the bins of the last)
     bins: int = at_least(2, 41)  # B, number of bins per level and action dimension
     alpha: float = positive(0.1)  # temperature of the soft advantages and of the policy
     bellman_weight: float = at_least(0, 1.0)  # weight of the Bellman error
-    behaviour: str = one_of("lse", "margin")  # demo loss: lse (log-sum-exp) | margin, mean of gaps
-    behaviour_weight: float = at_least(0, 5.0)  # weight of the demonstration loss
+    behaviour: str = one_of("lse", "margin")  # demo loss: lse (log-sum-exp) | margin (mean of gaps)
+    behaviour_weight: float = at_least(0, 5.0)  # weight of the demonstration (demo) loss
     behaviour_floor: float = -1.0  # lowest advantage gap in the demonstration loss (-margin)
     behaviour_temperature: float = positive(1.0)  # behaviour=lse: temperature of the log-sum-exp
     behaviour_mean: str = one_of("demos", "batch")  # demo loss is a mean over: demos | whole batch

@@ -51,8 +51,8 @@ class Config(MLPSettings):
         super().__post_init__()
         require(
             self.best < 1 or self.best_discount == 1,
-            f"algo.best_discount={self.best_discount} ranks episodes but algo.best=1 keeps them all. Leave "
-            "one of the two out",
+            f"algo.best_discount={self.best_discount} ranks episodes, but algo.best=1 keeps all "
+            "of them. Leave one of the two out",
         )
 
 

@@ -33,7 +33,7 @@ class Config(bc.Config):
 
     lr: float = positive(1e-3)
     leak: float = within(0.1, "[0, 1)")  # slope of the leaky ReLU below 0
-    validate_every: int = at_least(0, 1000)  # updates between validations (0: none, plays the last)
+    validate_every: int = at_least(0, 1000)  # updates between validations (0: none, the last plays)
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)
 
     @property
@@ -109,7 +109,7 @@ build = ValidatedBC
 
 def train(cfg: Config, run: Run) -> None:
     every, steps = cfg.validate_every, run.cfg.steps
-    require(steps >= every, f"algo.validate_every={every} is more than steps={steps}")
+    require(steps >= every, f"algo.validate_every={every} must be at most steps={steps}")
     buffer, normalizer = preprocessing.load(
         run, cfg.data, cfg.batch_size, best=cfg.best, best_discount=cfg.best_discount
     )

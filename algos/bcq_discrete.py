@@ -52,12 +52,12 @@ class Config(MLPSettings):
     name: str = "bcq_discrete"
     label: str = "discrete BCQ"
 
-    threshold: float = within(0.3, "[0, 1)")  # forbids actions below this share of the likeliest
+    threshold: float = within(0.3, "[0, 1)")  # allows actions above this share of the likeliest
     logit_weight: float = at_least(0, 0.01)  # weight of the behaviour model's mean squared logit
     kappa: float = positive(1.0)  # error above which the Huber loss is linear
     discount: float = within(0.99, "[0, 1]")
-    polyak: float = within(0.005, "[0, 1]")  # share of new weights in the target, at each move
-    target_every: int = positive(1)  # updates between moves of the target network
+    polyak: float = within(0.005, "[0, 1]")  # share of new weights in the target, per target update
+    target_every: int = positive(1)  # updates between target updates
 
     lr: float = positive(3e-4)
     adam_eps: float = positive(1e-8)

@@ -67,7 +67,7 @@ class Config(MLPSettings, FineTuning):
 
     weight: float = at_least(0, 5.0)  # weight of the conservative penalty
     samples: int = positive(10)  # actions per proposal: uniform, policy at s and policy at s'
-    importance_sampling: bool = True  # weighs sampled actions by 1 / density (false: not at all)
+    importance_sampling: bool = True  # weights sampled actions by 1 / density (false: equally)
     calibrate: bool = True  # bounds penalised values below by the data's returns (false: CQL)
     failure_reward: float | None = None  # episodes of only this reward count as endless (null: off)
     lagrange: bool = False  # adapts the penalty's weight until its gap meets threshold
@@ -79,7 +79,7 @@ class Config(MLPSettings, FineTuning):
     critics: int = positive(2)  # number of critics
     critic_subsample: int | None = positive(None)  # critics drawn in backup and penalty (null: all)
     layer_norm: bool = False  # LayerNorm in the critics, before each activation
-    tuning: str = added(one_of("log", "softplus"))  # temperature, learned as log | softplus (WSRL)
+    tuning: str = added(one_of("log", "softplus"))  # learns temperature as: log | softplus (WSRL)
 
     policy_lr: float = positive(1e-4)  # learning rate of policy and temperature
     critic_lr: float = positive(3e-4)  # learning rate of critics and Lagrange multiplier
@@ -89,7 +89,7 @@ class Config(MLPSettings, FineTuning):
     hidden_width: int = positive(256)
     init: str = added(one_of("authors", "wsrl"))  # authors: output weights / 100 | wsrl: unscaled
     shared_output: bool = added(False)  # all critics share one output layer (WSRL)
-    log_std_multiplier: float | None = added(1.0)  # start of a learned log-std scale (null: none)
+    log_std_multiplier: float | None = added(1.0)  # initial learned scale of log-std (null: none)
     log_std_min: float = -20.0
     log_std_max: float = 2.0
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
@@ -102,8 +102,8 @@ class Config(MLPSettings, FineTuning):
         ensembles.check(self)
         require(
             self.phase == "offline" or self.online.offline_ratio is not None,
-            "algo.online.offline_ratio=null is not possible, because only ended episodes have "
-            "known returns. Give the share of the data as a number",
+            "algo.online.offline_ratio=null is not possible, because Cal-QL needs returns of ended "
+            "episodes. Set the offline share of a batch, as in 0.5",
         )
 
 

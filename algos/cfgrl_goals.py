@@ -49,9 +49,9 @@ class Config(goals.GoalSettings):
     name: str = "cfgrl_goals"
     label: str = "CFGRL with goals"
 
-    guidance: float = acting(at_least(0, 3.0))  # w (0: cloning without goals, 1: with them)
+    guidance: float = acting(at_least(0, 3.0))  # guidance w (0: cloning, 1: cloning with goals)
     flow_steps: int = acting(positive(16))
-    drop: float = within(0.1, "(0, 1)")  # share of rows without a goal
+    drop: float = within(0.1, "(0, 1)")  # share of rows trained without a goal
     hidden_layers: int = at_least(0, 4)
     goals: Goals = group(Goals, value_p_curgoal=0.0, value_p_randomgoal=0.0)
 

@@ -73,9 +73,9 @@ class Config(distortions.Distortion):
     weight: float = at_least(0, 10.0)  # omega, weight of the conservative penalty
     threshold: float | None = 10.0  # zeta, target of omega * gap (null: no multiplier, fixed omega)
     samples: int = positive(10)  # actions per proposal: uniform, policy at s and policy at s'
-    penalty_fractions: int = positive(1)  # random quantile fractions under penalty (paper: all)
+    penalty_fractions: int = positive(1)  # quantile fractions drawn for the penalty (paper: all)
 
-    fractions: int = positive(32)  # N, quantile fractions drawn for prediction and again for target
+    fractions: int = positive(32)  # N, quantile fractions drawn for prediction and for target
     kappa: float = at_least(0, 1.0)  # error above which the quantile loss is linear (0: always)
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every update
@@ -85,7 +85,7 @@ class Config(distortions.Distortion):
 
     policy_lr: float = positive(3e-5)  # learning rate of policy and temperature
     critic_lr: float = positive(3e-4)  # learning rate of critics and Lagrange multiplier
-    cosine: bool = False  # learning rates of policy and critics decay to 0 over the run (ours)
+    cosine: bool = False  # learning rates of policy and critics decay to 0 (not in the paper)
     batch_size: int = positive(256)
     hidden_layers: int = positive(2)  # hidden layers, the last after the fraction's embedding joins
     hidden_width: int = positive(256)
@@ -97,7 +97,7 @@ class Config(distortions.Distortion):
         count = self.penalty_fractions
         require(
             count <= self.fractions,
-            f"algo.penalty_fractions={count} must lie in [1, {self.fractions}], algo.fractions",
+            f"algo.penalty_fractions={count} must be at most algo.fractions={self.fractions}",
         )
 
 

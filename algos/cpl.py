@@ -63,18 +63,18 @@ class Config(MLPSettings):
     label: str = "CPL"
 
     alpha: float = positive(0.1)  # temperature: alpha log pi(a|s) is the advantage
-    bias: float = within(0.5, "(0, 1]")  # b, factor of the losing segment's score (1: none)
+    bias: float = within(0.5, "(0, 1]")  # b, factor of the losing segment's score (1: no bias)
     bc_weight: float = at_least(0, 0.0)  # weight of cloning beside the contrastive loss (CPL-BC: 1)
     reference: bool = False  # measures log pi relative to the cloned policy's (CPL-KL)
     bc_steps: int = at_least(0, 200_000)  # first updates of the run, which clone all segments
 
     lr: float = positive(1e-4)
     warmup_steps: int = positive(10_000)  # contrastive updates in which the learning rate rises
-    lr_factor: float = positive(1.0)  # contrastive learning rate / that of cloning (CPL-KL: 0.1)
+    lr_factor: float = positive(1.0)  # contrastive / cloning learning rate (CPL-KL: 0.1)
     pairs: int = positive(96)  # comparisons in a batch
     crop: int | None = positive(None)  # steps read of each segment in a batch (null: all)
     preferences: Preferences = group(Preferences)
-    policy: str = one_of("deterministic", "gaussian")  # deterministic: squared error | gaussian
+    policy: str = one_of("deterministic", "gaussian")  # deterministic (squared error) | gaussian
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(512)
     dropout: float = within(0.25, "[0, 1)")  # dropout rate in the policy
@@ -86,7 +86,8 @@ class Config(MLPSettings):
         super().__post_init__()
         require(
             self.bc_steps > 0 or not self.reference,
-            "algo.reference=true compares with a cloned policy, but algo.bc_steps=0 trains none. Raise it",
+            "algo.reference=true compares with a cloned policy, but algo.bc_steps=0 trains none. Raise "
+            "algo.bc_steps",
         )
         unused = (*loading.REWARDS, "end_reward", "weighting")
         loading.refuse(self.data, *unused, reason="CPL learns only from comparisons")

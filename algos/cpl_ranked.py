@@ -79,8 +79,8 @@ class Score(Fitting):
 class Ranked(Settings):
     """Settings of policies from ranked segments, CPL's and DPPO's."""
 
-    length: int = positive(100)  # steps of a ranked segment of the dataset
-    ranked_by: str = one_of("model", "teacher")  # preference model (DPPO) | teacher, scripted
+    length: int = positive(100)  # steps of the dataset's segments that are ranked
+    ranked_by: str = one_of("model", "teacher")  # model (DPPO's) | teacher (scripted)
     score: Score = group(Score)
     preferences: Preferences = group(Preferences)
 
@@ -96,7 +96,7 @@ class Ranked(Settings):
         judged = self.preferences
         require(
             self.ranked_by == "model" or judged.source == "teacher",
-            f"algo.ranked_by=teacher: algo.preferences.source={judged.source} scores no segments",
+            f"algo.ranked_by=teacher needs algo.preferences.source=teacher, not {judged.source}",
         )
         reason = (
             "segments are ranked by their scores, so the scale of the dataset's rewards does not "
@@ -107,7 +107,7 @@ class Ranked(Settings):
         weighs = judged.gamma < 1 or judged.discount < 1
         require(
             self.ranked_by == "model" or not (any(faults) or weighs),
-            "algo.ranked_by=teacher uses only judge and values of algo.preferences. Leave the other settings "
+            "algo.ranked_by=teacher uses only algo.preferences.judge and .values. Leave the other settings "
             "of the teacher out",
         )
 
@@ -228,8 +228,8 @@ def teacher_scores(run: Run, cfg: Ranked, rows: Rows) -> Tensor:
 def _check_length(cfg: Ranked, compared: Comparisons) -> None:
     require(
         cfg.length <= compared.length,
-        f"The labels compare segments of {compared.length} steps, so the preference model learns "
-        f"nothing about later steps. Set algo.length={compared.length} or less, not {cfg.length}",
+        f"algo.length={cfg.length} must be at most {compared.length}, because the labels compare segments "
+        f"of {compared.length} steps",
     )
 
 
@@ -241,7 +241,7 @@ def train(cfg: Ranked, run: Run, build: type = RankedCPL) -> None:
     policy_steps = run.cfg.policy_steps()
     require(
         cfg.batch_size > 1,
-        f"algo.batch_size={cfg.batch_size} must be above 1, since one segment cannot be ranked",
+        f"algo.batch_size={cfg.batch_size} must be at least 2, because one segment cannot be ranked",
     )
     limit = cfg.data.clip_actions
     compared = loading.comparisons(run, cfg.preferences, limit) if of_model else None

@@ -56,7 +56,7 @@ class Config(cql.Config):
     name: str = "cql_official"
 
     weight: float = at_least(0, 5.0)  # w, weight of the conservative penalty
-    lagrange: str = one_of("off", "official", "young_geng")  # off | adapts w: official | young_geng
+    lagrange: str = one_of("off", "official", "young_geng")  # adapts w: off | official | young_geng
     threshold: float = 0.8  # tau, gap that lagrange holds (official: w * gap, below 0: fixed w)
     max_backup: str = one_of(  # off | per_critic: min of max Q over samples | min_first: max of min
         "off", "per_critic", "min_first"
@@ -65,11 +65,11 @@ class Config(cql.Config):
     bc_steps: int = at_least(0, 39_999)  # first updates, in which the policy clones the data
 
     policy_lr: float = positive(1e-4)  # learning rate of policy and temperature
-    init: str = one_of(*WEIGHTS)  # first weights (torch: NeoRL-2, the others: see cql)
-    log_std_multiplier: float | None = None  # start of a learned log-std scale (null: none)
+    init: str = one_of(*WEIGHTS)  # initial weights (torch: NeoRL-2, the others: see cql)
+    log_std_multiplier: float | None = None  # initial learned scale of log-std (null: none)
     log_std_min: float = -5.0
 
-    order: str = one_of(  # alpha_first (authors) | in_turn (NeoRL-2) | joint: at once (CORL)
+    order: str = one_of(  # update order: alpha_first (authors) | in_turn (NeoRL-2) | joint (CORL)
         "alpha_first", "in_turn", "joint"
     )
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)
@@ -79,7 +79,7 @@ class Config(cql.Config):
         require(
             not (self.backup_entropy and self.max_backup == "per_critic"),
             "algo.backup_entropy=true needs one best action, but algo.max_backup=per_critic "
-            "chooses one for each critic",
+            "chooses one for each critic. Set algo.max_backup=min_first",
         )
 
 

@@ -68,7 +68,7 @@ class Config(FineTuning):
     name: str = "cqn"
     label: str = "CQN"
 
-    levels: int = positive(3)  # L, levels of bins, each inside a bin of the level before
+    levels: int = positive(3)  # L, levels of bins (each level splits the bins of the last)
     bins: int = at_least(2, 5)  # B, number of bins per level and action dimension
     atoms: int = at_least(2, 51)  # atoms of each bin's return distribution
     low: float = -2.0  # smallest return of a distribution's atoms
@@ -76,7 +76,7 @@ class Config(FineTuning):
     critic_weight: float = at_least(0, 0.1)  # weight of the distributional Bellman loss
     dominance_weight: float = at_least(0, 1.0)  # weight of the stochastic-dominance loss on demos
     margin_weight: float = at_least(0, 1.0)  # weight of the margin loss on demonstrations
-    margin: float = 0.01  # lead that a demonstrated bin's mean return should have over the others
+    margin: float = 0.01  # gap of mean return by which a demonstrated bin should lead the others
 
     utd: int = positive(1)  # updates per environment step
     discount: float = within(0.99, "[0, 1]")

@@ -82,7 +82,7 @@ class Config(MLPSettings):
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(256)
     norm_first: bool = False  # adds a LayerNorm before each activation (CRR+)
-    init: str = one_of("torch", "offbench")  # initial weights of: torch | offbench: LeCun's (CRR+)
+    init: str = one_of("torch", "offbench")  # initial weights: torch's | offbench: LeCun's (CRR+)
     log_std_min: float = -20.0
     log_std_max: float = 2.0
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)

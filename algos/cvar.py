@@ -93,16 +93,16 @@ class Config(DeepQ):
     name: str = "cvar"
     label: str = "deep CVaR"
 
-    objective: str = one_of(  # CVaR: static: of the return | iterated: per step | distortion | mean
+    objective: str = one_of(  # static (CVaR of return) | iterated (per step) | distortion | mean
         "static", "iterated", "distortion", "mean"
     )
     tau: float = within(0.25, "(0, 1]")  # CVaR level: share of worst returns (1: the mean)
     low: float | None = None  # lower bound of discounted returns (null: unknown, static needs it)
     high: float | None = None  # upper bound of discounted returns (null: unknown, static needs it)
-    explore: float = within(0.5, "[0, 1]")  # static: share of episodes that begin at a random stock
+    explore: float = within(0.5, "[0, 1]")  # static: share of episodes with a random first stock
     stocks: int = at_least(2, 201)  # static: candidates for the first stock (target return)
-    starts: int = positive(32)  # static: latest first states for which the first stock is chosen
-    race: int = at_least(0, 0)  # static: final episodes to test each first stock (0: by critic)
+    starts: int = positive(32)  # static: latest initial states, for which the first stock is chosen
+    race: int = at_least(0, 0)  # static: final test episodes per first stock (0: critic chooses)
     cosines: int = positive(16)  # static: cosines in the embedding of the stock
 
     critic: str = one_of("quantile", "shortfall")  # static: learns quantiles | expected shortfall
@@ -119,11 +119,11 @@ class Config(DeepQ):
         )
         require(
             self.objective != "iterated" or self.data.n_step == 1,
-            "algo.objective=iterated takes a CVaR at every step and needs algo.data.n_step=1",
+            "algo.objective=iterated takes a CVaR at every step. Set algo.data.n_step=1",
         )
         require(
             self.objective != "static" or self.data.clip != "source",
-            "algo.objective=static follows one reward. Use algo.data.clip=none or total",
+            "algo.objective=static needs a single reward. Set algo.data.clip=none or total",
         )
 
     @property
@@ -145,8 +145,9 @@ class Config(DeepQ):
         """Raises CorerlError where the range of the returns is needed and not known."""
         require(
             self.ranged or not self.stocked,
-            f"algo.low={self.low}, algo.high={self.high}: set them to the lowest and highest "
-            "discounted return of this task (algo.objective=static draws stocks between them)",
+            f"algo.low={self.low}, algo.high={self.high}: set these to the lowest and highest "
+            "discounted return of this task. algo.objective=static draws target returns between "
+            "the two",
         )
 
 

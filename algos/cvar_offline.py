@@ -65,7 +65,7 @@ class Config(MLPSettings):
 
     objective: str = one_of("static")  # static CVaR of the whole return (the only choice)
     tau: float = within(0.1, "(0, 1]")  # CVaR level: share of worst returns (unused in training)
-    start: str = one_of("data", "own")  # first stock: data: one for all | own: one per episode
+    start: str = one_of("data", "own")  # first stock: data (one for all) | own (one per episode)
     start_stocks: int = positive(257)  # candidates for the first stock, evenly spaced
     stocks: int = positive(4)  # random stocks (returns to reach) paired with each row
 
@@ -90,8 +90,8 @@ class Config(MLPSettings):
         super().__post_init__()
         require(
             not self.data.return_range,
-            "algo.data.return_range=true scales rewards by the dataset, but stocks follow the "
-            "rewards during play. Use algo.data.reward_scale",
+            "algo.data.return_range=true scales rewards by the dataset's returns, but rewards in play "
+            "need a fixed scale. Use algo.data.reward_scale",
         )
 
 

@@ -82,11 +82,11 @@ class Config(Settings):
     weight: float = at_least(0, 1.0)  # mean_variance: weight of variance | ecrm: of CVaR, in [0, 1]
     beta: float = positive(1.0)  # entropic: risk aversion beta in log E exp(-beta X) / beta
     soft: float = within(0.0, "[0, 1]")  # cvar: first share of the run, in which tau falls from 1
-    augment: bool = True  # shows the policy the stock, (v - rewards so far) / discount^t
+    augment: bool = True  # policy sees the stock, (v - rewards so far) / discount^t
     v_std: float = at_least(0, 0.0)  # std of the auxiliary v over episodes, at the start
     v_std_final: float = at_least(0, 0.0)  # std of the auxiliary v over episodes, at the end
     v_rate: float = within(1.0, "[0, 1]")  # step of v towards the batch's best v (1: all the way)
-    eta: str = one_of("ahead", "now")  # ecrm: chooses CVaR's eta ahead: a step before (paper) | now
+    eta: str = one_of("ahead", "now")  # ecrm: chooses eta: ahead (a step before, paper) | now
     etas: int = at_least(2, 21)  # ecrm: number of values of eta, from low to high
     low: float | None = None  # ecrm: lower bound of a step's reward
     high: float | None = None  # ecrm: upper bound of a step's reward
@@ -113,11 +113,14 @@ class Config(Settings):
         tailed = self.objective in ("cvar", "ecrm")
         require(self.tau is not None or not tailed, "algo.tau=None must lie in (0, 1]")
         if self.objective == "ecrm":
-            require(self.weight <= 1, f"algo.weight={self.weight} must lie in [0, 1] for ecrm")
+            require(
+                self.weight <= 1,
+                f"algo.weight={self.weight} must lie in [0, 1] with algo.objective=ecrm",
+            )
             require(
                 None not in (self.low, self.high) and self.low < self.high,
-                f"algo.low={self.low}, algo.high={self.high}: set them to the lowest and highest "
-                "reward of a step (algo.objective=ecrm chooses eta between them)",
+                f"algo.low={self.low}, algo.high={self.high}: set these to the lowest and highest "
+                "reward of a step. algo.objective=ecrm chooses eta between the two",
             )
 
 

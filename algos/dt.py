@@ -55,7 +55,7 @@ class Config(transformer.TransformerSettings):
     label: str = "DT"
 
     context: int = positive(20)  # K, steps that the transformer sees (three tokens each)
-    targets: list[float] | None = None  # returns to ask for, unscaled (null: the best in the data)
+    targets: list[float] | None = None  # target returns, unscaled (null: the best in the data)
     return_scale: float = positive(1000.0)  # returns-to-go are divided by it
     max_timestep: int = positive(1000)  # size of the timestep embedding (later steps count as last)
 
@@ -69,7 +69,7 @@ class Config(transformer.TransformerSettings):
     lr: float = positive(1e-4)
     warmup_steps: int = positive(10_000)  # updates of linear learning-rate warm-up, then constant
     weight_decay: float = at_least(0, 1e-4)  # weight decay of all parameters
-    max_grad_norm: float = positive(0.25)  # clip of the gradient norm over a seed's parameters
+    max_grad_norm: float = positive(0.25)  # largest gradient norm of a seed's parameters
     batch_size: int = positive(64)
     padding: str = one_of("left", "right")  # padding of windows: left (authors) | right (CORL)
     loss_over: str = one_of("valid", "all")  # loss over valid steps (authors) | all steps (CORL)
@@ -77,7 +77,10 @@ class Config(transformer.TransformerSettings):
 
     def __post_init__(self):
         super().__post_init__()
-        require(self.targets is None or len(self.targets) > 0, "algo.targets=[] names no target")
+        require(
+            self.targets is None or len(self.targets) > 0,
+            "algo.targets=[] must have at least one target return",
+        )
 
 
 class Transformer(transformer.Trunk):

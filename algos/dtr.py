@@ -69,18 +69,18 @@ class Config(transformer.TransformerSettings):
     reward: Markov = group(Markov)
     ensemble_normalization: bool = True  # scales each member's rewards to mean 0 and deviation 1
     preferences: Preferences = group(Preferences)
-    trajectories: str = one_of(  # episodes | blocks of 1,000 rows (authors) | compared segments
+    trajectories: str = one_of(  # episodes | blocks (1,000 rows, authors) | segments (compared)
         "episodes", "blocks", "segments"
     )
-    clip_actions: float = within(0.999, "(0, 1]")  # dataset actions are clipped to plus-minus this
+    clip_actions: float = within(0.999, "(0, 1]")  # dataset actions are clipped to +- this number
 
-    eta: float = at_least(0, 1.0)  # weight of Q against imitation at the last update, rising from 0
+    eta: float = at_least(0, 1.0)  # final weight of Q against imitation (it rises from 0)
     bc_coef: float = at_least(0, 1.0)  # weight of imitation in the policy's loss
     discount: float = within(0.99, "(0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every update
-    ema: float = within(0.005, "[0, 1]")  # share of new weights in the target policy at each move
-    ema_every: int = positive(5)  # updates between moves of the target policy
-    ema_start: int = at_least(0, 1_000)  # updates before the target policy first moves
+    ema: float = within(0.005, "[0, 1]")  # share of new weights in the target policy, per update
+    ema_every: int = positive(5)  # updates between updates of the target policy
+    ema_start: int = at_least(0, 1_000)  # updates before the first update of the target policy
 
     context: int = at_least(2, 20)  # K, steps that the transformer sees (three tokens each)
     return_scale: float = positive(10.0)  # returns-to-go are divided by it
@@ -96,7 +96,7 @@ class Config(transformer.TransformerSettings):
     lr: float = positive(3e-4)  # learning rate of policy and critics
     lr_every: int = positive(1_000)  # updates between steps of the learning rate's cosine decay
     weight_decay: float = at_least(0, 1e-4)  # weight decay of the policy
-    max_grad_norm: float = positive(9.0)  # clip of the gradient's norm, of policy and of critics
+    max_grad_norm: float = positive(9.0)  # largest gradient norm, of policy and of critics
     batch_size: int = positive(256)
 
     select: str = one_of("softmax", "argmax")  # action by softmax of Q (authors) | argmax (paper)
@@ -107,7 +107,8 @@ class Config(transformer.TransformerSettings):
         super().__post_init__()
         require(
             not self.reward.prior,
-            f"algo.reward.prior={self.reward.prior} needs a world model. Use algo=pref_iql or algo=pebble",
+            f"algo.reward.prior={self.reward.prior} needs a world model, which dtr lacks. Use "
+            "algo=pref_iql or algo=pebble, or set algo.reward.prior=0",
         )
 
     def first_phase(self) -> tuple[int, str]:

@@ -107,8 +107,8 @@ class Config(MLPSettings):
         least = 0.5 if self.divergence == "tv" else 0.0
         require(
             self.divergence == "kl" or least < self.loss_temperature <= 1,
-            f"algo.loss_temperature={self.loss_temperature} leaves algo.divergence={self.divergence} without "
-            f"a smallest loss. Choose it above {least:g} and at most 1",
+            f"With algo.divergence={self.divergence}, algo.loss_temperature={self.loss_temperature} must be "
+            f"above {least:g} and at most 1, or the loss has no minimum",
         )
 
 

@@ -80,7 +80,7 @@ class Config(MLPSettings):
         "alpha_actor_critic", "joint", "critic_last"
     )
     alpha_max: float | None = added(positive(None))  # largest temperature (null: none, NeoRL-2: 1)
-    critic_layer_norm: bool = added(False)  # LayerNorms in the critics, shared by all of them
+    critic_layer_norm: bool = added(False)  # LayerNorm in the critics (all share its weights)
     init: str = one_of("corl", "official", "neorl2", "lb_sac")  # corl | official | neorl2 | lb_sac
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)
 
@@ -88,7 +88,7 @@ class Config(MLPSettings):
         super().__post_init__()
         require(
             self.critics > 1 or self.eta == 0,
-            f"algo.critics={self.critics} must be at least 2, since EDAC makes critics differ. "
+            f"algo.critics={self.critics} must be at least 2, because EDAC makes critics differ. "
             "With algo.eta=0 (SAC-N) one critic is enough",
         )
 

@@ -58,14 +58,14 @@ class Config(iql.Config):
         super().__post_init__()
         require(
             self.beta == 3,
-            f"algo.beta={self.beta} is a setting of IQL only. Set algo.low and algo.high instead",
+            f"algo.beta={self.beta} has no effect in famo2o. Set algo.low and algo.high instead",
         )
         require(
             self.low <= self.high, f"algo.low={self.low} must not be above algo.high={self.high}"
         )
         require(
             self.encoding % 2 == 0,
-            f"algo.encoding={self.encoding} must be even: half of it are sines, half cosines",
+            f"algo.encoding={self.encoding} must be even, because half are sines and half cosines",
         )
 
 

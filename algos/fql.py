@@ -59,7 +59,7 @@ class Config(MLPSettings, FineTuning):
 
     alpha: float = at_least(0, 10.0)  # weight of the distance to the flow (first setting to tune)
     q_agg: str = one_of("mean", "min")  # target Q: mean | min of the two target critics
-    normalize_q: bool = False  # divides Q by its mean size in the policy's loss
+    normalize_q: bool = False  # divides Q by its mean absolute value in the policy's loss
     flow_steps: int = positive(10)  # Euler steps from noise to an action
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every update

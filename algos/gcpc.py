@@ -59,9 +59,9 @@ class Config(transformer.TransformerSettings):
     name: str = "gcpc"
     label: str = "GCPC"
 
-    encoder_steps: int = positive(52_000)  # updates of encoder and decoder, before the policy's
-    history: int = positive(10)  # C, states that the encoder sees at most
-    future: int = at_least(0, 70)  # F, states after them that the decoder predicts
+    encoder_steps: int = positive(52_000)  # first updates, which train encoder and decoder
+    history: int = positive(10)  # C, most states that the encoder sees
+    future: int = at_least(0, 70)  # F, later states that the decoder predicts
     mask: str = one_of("mae_rc", "mae_f")  # phase 1 hides the future (mae_rc: and random history)
     whole: float = within(0.8, "[0, 1]")  # share of windows that keep all of the history
 

@@ -65,18 +65,18 @@ class Config(goals.GoalSettings):
     label: str = "GOAT"
 
     critics: int = positive(5)  # N, number of critics
-    beta: float = at_least(0, 2.0)  # exponent of the advantage in the weight (0: it does not count)
+    beta: float = at_least(0, 2.0)  # exponent of the advantage in the weight (0: no effect)
     limit: float = positive(10.0)  # largest weight exp(beta * advantage)
     top: float = within(80.0, "[0, 100]")  # final percentile above which advantages count as top
     rise: float = at_least(0, 0.01)  # increase of the percentile at every update
-    rest: float = within(0.05, "[0, 1]")  # weight of rows below the top (1: all alike)
-    top_of: str = one_of(  # ranks scaled: beta * A (code) | advantage: A (paper)
+    rest: float = within(0.05, "[0, 1]")  # weight of rows below the top (1: as at the top)
+    top_of: str = one_of(  # ranks rows by: scaled (beta * A, code) | advantage (A, paper)
         "scaled", "advantage"
     )
     recent: int = positive(50_000)  # latest advantages from which the percentile is computed
     uncertainty: float = at_least(0, 1.5)  # weight of the critics' disagreement (0: WGCSL)
-    least: float = at_least(0, 0.5)  # smallest weight by disagreement
-    most: float = positive(1.0)  # largest weight by disagreement
+    least: float = at_least(0, 0.5)  # smallest weight from the disagreement
+    most: float = positive(1.0)  # largest weight from the disagreement
     expectile: float = within(0.5, "(0, 1)")  # expectile of the critics' errors (0.5: mean)
     radius: float = at_least(0, 0.05)  # distance at which a goal counts as reached
 
@@ -93,8 +93,8 @@ class Config(goals.GoalSettings):
         super().__post_init__()
         require(
             self.recent >= self.batch_size,
-            f"algo.recent={self.recent} must be at least algo.batch_size={self.batch_size}, so that an "
-            "update's advantages are remembered",
+            f"algo.recent={self.recent} must be at least algo.batch_size={self.batch_size}, so that it "
+            "can hold the advantages of an update",
         )
 
 

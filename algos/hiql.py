@@ -60,7 +60,8 @@ class Config(goals.GoalSettings):
         super().__post_init__()
         require(
             not self.goals.augment,
-            f"algo.goals.augment={self.goals.augment} is for one policy, and hiql has two. Leave it out",
+            f"algo.goals.augment={self.goals.augment} is for algorithms with one policy, but hiql has two. "
+            "Leave algo.goals.augment out",
         )
 
 

@@ -57,7 +57,7 @@ class Config(Settings):
     name: str = "icvar"
     label: str = "ICVaR"
 
-    kind: str = one_of(  # linear model (ICVaR-L) | general model class (G) | preferences (HF)
+    kind: str = one_of(  # model: linear (ICVaR-L) | general (ICVaR-G) | preferences (ICVaR-HF)
         "linear", "general", "preferences"
     )
     objective: str = one_of("iterated")  # iterated CVaR (the only choice, shown in reports)

@@ -74,7 +74,7 @@ class Config(MLPSettings):
     target_clipping: bool = True  # clips V(s') to 1 / (lambda (1 - discount)), not for form=awac
     replay: bool = True  # also learns from the task's dataset (false: comparisons alone)
     replay_weight: float = within(0.5, "[0, 1]")  # weight of the dataset against the comparisons
-    min_target: bool = False  # form=awac: next value by the smaller critic, not the mean
+    min_target: bool = False  # form=awac: next value from the smaller critic, not the mean
     gumbel_scale: float = positive(1.0)  # form=xql: temperature that divides Q - V
     gumbel_limit: float = positive(7.0)  # form=xql: upper clip of (Q - V) / gumbel_scale
     discount: float = within(0.99, "[0, 1)")

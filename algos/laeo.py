@@ -48,7 +48,7 @@ class Config(goals.GoalSettings):
     label: str = "LAEO"
 
     examples: int = positive(200)  # example states of success: those after the largest rewards
-    over: str = one_of(  # policy climbs: random: one example | mean | logsumexp of all
+    over: str = one_of(  # policy maximises: random (one example) | mean | logsumexp (of all)
         "random", "mean", "logsumexp"
     )
     alpha: float = at_least(0, 0.1)  # weight of behaviour cloning in the policy's loss
@@ -62,8 +62,8 @@ class Config(goals.GoalSettings):
         super().__post_init__()
         require(
             self.goals.columns is None,
-            "algo.goals.columns makes goals of parts of states, but examples are whole states. "
-            "Leave it out",
+            "algo.goals.columns makes goals from parts of states, but examples are whole states. "
+            "Leave algo.goals.columns out",
         )
 
 
@@ -132,9 +132,8 @@ def facts(cfg: Config, dataset: Dataset) -> dict[str, Any]:
     rewards = dataset.rewards[rows]
     require(
         len(rows) >= cfg.examples and rewards.min() < rewards.max(),
-        f"{dataset.id} has {len(rows)} steps with rewards from {rewards.min():g} to "
-        f"{rewards.max():g}. algo.examples={cfg.examples} needs at least as many steps, with "
-        "different rewards",
+        f"algo.examples={cfg.examples} needs at least {cfg.examples} steps with different rewards, but "
+        f"{dataset.id} has {len(rows)} steps with rewards from {rewards.min():g} to {rewards.max():g}",
     )
     best = rows[np.argsort(-rewards, kind="stable")[: cfg.examples]]
     return {"examples": torch.from_numpy(dataset.next_observations[best])}

@@ -64,8 +64,8 @@ class Config(DeepQ):
     label: str = "MD3QN"
 
     particles: int = at_least(2, 200)  # M, particles of the return distribution of each action
-    sources: str = one_of("all", "total")  # all sources jointly | total: their sum (MMD-QN)
-    policy: str = one_of("greedy", "uniform")  # greedy | uniform: whose returns are learned
+    sources: str = one_of("all", "total")  # all (jointly) | total: their sum (MMD-QN)
+    policy: str = one_of("greedy", "uniform")  # policy of the learned returns: greedy | uniform
     estimator: str = one_of("v", "u")  # v: all pairs of particles (authors' code) | u: unbiased MMD
     kernel_weight: str = one_of(  # weight by bandwidth: sqrt: its root (code) | equal (paper)
         "sqrt", "equal"
@@ -80,7 +80,7 @@ class Config(DeepQ):
         super().__post_init__()
         require(
             len(self.bandwidths) > 0 and all(0 < b < float("inf") for b in self.bandwidths),
-            f"algo.bandwidths={self.bandwidths} must be positive numbers",
+            f"algo.bandwidths={self.bandwidths} must be a list of positive numbers",
         )
         require(
             self.policy == "greedy" or self.data.epsilon == 1,
@@ -88,8 +88,8 @@ class Config(DeepQ):
         )
         require(
             self.policy == "uniform" or self.data.eval_epsilon < 1,
-            "algo.policy=greedy needs algo.data.eval_epsilon below 1, or its evaluation is random. On "
-            "maze/v0 to v2, also set algo.data.epsilon=0.01",
+            "algo.policy=greedy needs algo.data.eval_epsilon below 1, or its evaluation is random. For "
+            "task=maze/v0 to v2, also set algo.data.epsilon=0.01",
         )
 
 

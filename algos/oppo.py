@@ -81,13 +81,13 @@ class Config(transformer.TransformerSettings):
     width: int = positive(128)
     activation: str = one_of("relu", "gelu")  # activation of the decoder: relu | gelu
     dropout: float = within(0.1, "[0, 1)")
-    clip_actions: float = within(1.0, "(0, 1]")  # labelled actions are clipped to plus-minus this
+    clip_actions: float = within(1.0, "(0, 1]")  # labelled actions are clipped to +- this number
 
     lr: float = positive(1e-4)  # learning rate of encoder and decoder
     latent_lr: float = positive(1e-2)  # learning rate of z*, the optimal latent
     warmup_steps: int = positive(10_000)  # updates in which the decoder's learning rate rises
     weight_decay: float = at_least(0, 1e-4)  # weight decay of all parameters, z* included
-    max_grad_norm: float = positive(0.25)  # norm that clips gradients, per network and seed
+    max_grad_norm: float = positive(0.25)  # largest gradient norm, per network and seed
     batch_size: int = positive(64)  # windows, and as many pairs, in each batch
     data: Weighting = group(Weighting)
 
@@ -264,7 +264,7 @@ def parts(agent: OPPO, spec: Spec) -> dict[str, Any]:
 
 
 def train(cfg: Config, run: Run) -> None:
-    weighting.refuse(cfg.data, "OPPO does not read returns")
+    weighting.refuse(cfg.data, "OPPO does not use returns")
     compared = loading.comparisons(run, cfg.preferences, cfg.clip_actions)
     _, buffer, normalizer = load_windows(cfg, run)
     compared, _ = loading.prepared(run, compared, cfg.data, normalizer)
@@ -272,7 +272,7 @@ def train(cfg: Config, run: Run) -> None:
     longest = max(cfg.context, pairs.length)
     require(
         longest <= cfg.max_timestep,
-        f"algo.max_timestep={cfg.max_timestep} must be at least {longest}, the steps of a window or segment",
+        f"algo.max_timestep={cfg.max_timestep} must be at least {longest}, the steps of the longest window",
     )
     spec = run.spec(buffer, normalizer)
     agent = OPPO(cfg, spec)

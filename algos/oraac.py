@@ -65,7 +65,7 @@ class Config(distortions.Distortion):
 
     fractions: int = positive(32)  # quantile fractions per update, of the critic and of its target
     policy_fractions: int = positive(8)  # quantile fractions averaged in the actor's loss
-    shared_fractions: bool = True  # one set of fractions per batch, as the authors (false: per row)
+    shared_fractions: bool = True  # one set of fractions per batch (authors, false: per row)
     kappa: float = at_least(0, 1.0)  # error above which the quantile loss is linear (0: always)
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, at each actor update
@@ -76,7 +76,7 @@ class Config(distortions.Distortion):
     actor_lr: float = positive(1e-4)
     critic_lr: float = positive(1e-3)
     vae_lr: float = positive(1e-3)
-    cosine: bool = False  # actor's and critic's learning rates decay to 0 (ours)
+    cosine: bool = False  # actor's and critic's learning rates decay to 0 (not in the paper)
     batch_size: int = positive(128)
     hidden_width: int = positive(256)  # width of the critic's first layers, for states and actions
     cosines: int = positive(16)  # cosines in the embedding of a quantile fraction
@@ -90,7 +90,7 @@ class Config(distortions.Distortion):
     def __post_init__(self):
         super().__post_init__()
         widths = self.actor_widths
-        require(all(w > 0 for w in widths), f"algo.actor_widths={widths} must be positive")
+        require(all(w > 0 for w in widths), f"algo.actor_widths={widths} must be positive numbers")
 
 
 class Latents(NamedTuple):

@@ -63,9 +63,11 @@ class Config(Settings):
     label: str = "ORPO"
 
     objective: str = one_of("proxy")  # proxy reward (the only choice, shown in reports)
-    penalty: str = one_of("chi2", "sqrt_chi2", "kl", "action_kl")  # or sqrt_chi2 | kl | action_kl
+    penalty: str = one_of(  # divergence to penalise: chi2 | sqrt_chi2 | kl | action_kl
+        "chi2", "sqrt_chi2", "kl", "action_kl"
+    )
     coefficient: float = at_least(0, 0.3)  # penalty's weight, in standard deviations of the proxy
-    measure: str = one_of("state_action", "state")  # compares occupancies: state_action | state
+    measure: str = one_of("state_action", "state")  # compares occupancies of: state_action | state
 
 
 class Problem:

@@ -66,7 +66,7 @@ class Config(sac.Config):
 
     penalty: str = one_of("chi2", "sqrt_chi2", "kl")  # occupancy divergence: chi2 | sqrt_chi2 | kl
     coefficient: float = at_least(0, 0.1)  # penalty's weight, in standard deviations of the proxy
-    measure: str = one_of("state_action", "state")  # compares occupancies: state_action | state
+    measure: str = one_of("state_action", "state")  # compares occupancies of: state_action | state
     recent: int = positive(2_000)  # latest steps that represent the policy's occupancy
     clip: float = positive(5.0)  # bound of the discriminator's output d, the log-ratio
     discriminator_lr: float = positive(3e-4)
@@ -168,7 +168,7 @@ def check_task(task: Task, cfg: Config, steps: int) -> None:
     env.close()
     require(
         steps > cfg.random_steps,
-        f"steps={steps} must be more than algo.random_steps={cfg.random_steps}, in which the "
+        f"steps={steps} must be more than algo.random_steps={cfg.random_steps}, in which only the "
         "reference policy acts",
     )
 

@@ -62,7 +62,7 @@ class Config(Settings):
     tolerance: float = positive(0.1)  # uncertainty of a reward above which the person is asked
     radius: float = positive(0.1)  # radius of the confidence set of rewards
     ridge: float = positive(0.01)  # ridge penalty of the regressions of rewards
-    bonus_scale: float = at_least(0, 0.2)  # factor of UCBVI's exploration bonus (1: stated width)
+    bonus_scale: float = at_least(0, 0.2)  # factor of UCBVI's exploration bonus (1: as in theory)
     beta: float = at_least(0, 0.1)  # weight of the bonus for uncertain rewards
     delta: float = within(0.1, "(0, 1)")  # failure probability in UCBVI's bonus
 

@@ -91,7 +91,7 @@ class Config(sac.Config):
         super().__post_init__()
         require(
             self.reward.seed is None and self.reward.stop_accuracy == 1.0,
-            "algo.reward.seed and algo.reward.stop_accuracy are for offline labels. Leave them "
+            "algo.reward.seed and algo.reward.stop_accuracy are for offline labels. Leave both "
             "out, and set algo.queries.stop_accuracy",
         )
 
@@ -226,8 +226,8 @@ class Teaching(Stateful):
         if not int(self.answers.count.min()):  # all of a seed's were skipped
             require(
                 int(self.answers.asked) < cfg.budget,
-                f"All {cfg.budget} questions of a seed were skipped, so that no reward can be learned. Raise "
-                "algo.queries.budget, lower algo.queries.skip, or answer some",
+                f"All {cfg.budget} questions of a seed were skipped, so no reward can be learned. Raise "
+                "algo.queries.budget, lower algo.queries.skip, or answer some questions",
             )
             return
         if self.world:
@@ -296,7 +296,7 @@ def check(cfg: Config, run: Run) -> None:
     require(
         cfg.first_session <= run.cfg.steps,
         f"steps={run.cfg.steps} ends before the first question: algo.random_steps={cfg.random_steps} and "
-        f"algo.explore_steps={cfg.explore_steps} come before it",
+        f"algo.explore_steps={cfg.explore_steps} come first. Raise steps, or lower these two",
     )
     require(
         cfg.random_steps > cfg.neighbours,
@@ -304,12 +304,13 @@ def check(cfg: Config, run: Run) -> None:
     )
     require(
         cfg.capacity >= cfg.first_session,
-        f"algo.capacity={cfg.capacity} must hold the {cfg.first_session - 1} steps before the first question",
+        f"algo.capacity={cfg.capacity} must be at least {cfg.first_session}, to hold the steps "
+        "before the first question",
     )
     seeds = seed_list(run.cfg.seeds)
     require(
         cfg.queries.teacher == "script" or len(seeds) == 1,
-        f"algo.queries.teacher=person answers for one seed, but there are {len(seeds)}: set "
+        f"algo.queries.teacher=person answers for one seed, but there are {len(seeds)} seeds. Set "
         "seeds=[0]",
     )
 

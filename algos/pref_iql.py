@@ -76,7 +76,10 @@ class Config(iql.Config):
 
     def __post_init__(self):
         super().__post_init__()
-        require(self.phase == "offline", f"algo.phase={self.phase}: P-IQL learns offline only")
+        require(
+            self.phase == "offline",
+            f"algo.phase={self.phase} must be offline, because P-IQL learns offline only",
+        )
         loading.refuse(
             self.data,
             "return_range",

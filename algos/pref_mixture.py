@@ -55,7 +55,7 @@ class Config(Settings):
     label: str = "max-min"
 
     objective: str = one_of("worst_group")  # the worst group's value (the only choice)
-    policy: str = one_of(  # max_min: exact | multiplicative: by play | mean: of groups
+    policy: str = one_of(  # max_min (exact) | multiplicative (by play) | mean (of groups)
         "max_min", "multiplicative", "mean"
     )
     groups: int = within(2, "[1, 20]")  # U, groups of labellers that the mixture assumes
@@ -81,7 +81,7 @@ def max_min(mdp: FiniteMDP, rewards: np.ndarray) -> tuple[np.ndarray, float]:
         **flow,
     )
     if not found.success:
-        raise CorerlError(f"The linear program of the policy has no solution: {found.message}")
+        raise CorerlError(f"The linear program for the policy has no solution: {found.message}")
     return np.maximum(found.x[:-1], 0).reshape(shape), float(found.x[-1])
 
 

@@ -79,8 +79,8 @@ class Config(Settings):
     name: str = "pref_pessimistic"
     label: str = "pessimistic MLE"
 
-    policy: str = one_of("pessimistic", "likelihood")  # or likelihood: greedy for the fitted theta
-    likelihood: str = one_of(  # of rankings: whole | pairs: all pairs in them (MLE_2)
+    policy: str = one_of("pessimistic", "likelihood")  # pessimistic | likelihood (greedy)
+    likelihood: str = one_of(  # likelihood of: rankings (whole) | pairs (all pairs in them, MLE_2)
         "rankings", "pairs"
     )
     comparisons: int = within(200, "[1, 1000000]")  # n, rankings in a dataset
@@ -90,7 +90,7 @@ class Config(Settings):
     width: float = positive(3.0)  # radius of the ellipsoid of rewards, or its factor (theorem)
     delta: float = within(0.1, "(0, 1)")  # failure probability in the theorem's radius
     ridge: float = positive(0.01)  # ridge added to the covariance of the data
-    reference: str = one_of(  # nu: compared: most compared segment | mean | zero
+    reference: str = one_of(  # nu: compared (the most compared segment) | mean | zero
         "compared", "mean", "zero"
     )
 
@@ -99,7 +99,8 @@ class Config(Settings):
         known = self.ranked == 2 and self.bound is not None
         require(
             self.radius == "fixed" or known,
-            "algo.radius=theorem needs algo.ranked=2 and an algo.bound. Set algo.radius=fixed otherwise",
+            "algo.radius=theorem needs algo.ranked=2 and a number as algo.bound. Otherwise, set "
+            "algo.radius=fixed",
         )
 
 
@@ -109,7 +110,7 @@ def theorem_width(cfg: Config, ranked: np.ndarray) -> float:
     exponent = np.linalg.norm(split[:, 0] - split[:, 1], axis=1).max() * cfg.bound
     require(
         exponent < 300,
-        f"algo.bound={cfg.bound:g} makes the theorem's radius infinite. Set a smaller one, or "
+        f"algo.bound={cfg.bound:g} makes the theorem's radius infinite. Set a smaller bound, or "
         "algo.radius=fixed",
     )
     inverse = 2 + math.exp(-exponent) + math.exp(exponent)  # 1 / gamma
@@ -169,7 +170,7 @@ def plan(
             **flow,
         )
         if not found.success:
-            raise CorerlError(f"The linear program of the policy has no solution: {found.message}")
+            raise CorerlError(f"The linear program for the policy has no solution: {found.message}")
         occupied = np.maximum(found.x[:-1], 0)
         v = occupied @ every - nu
         pushed = np.zeros(len(theta)) if inverse is None else inverse @ v

@@ -64,16 +64,16 @@ class Reward(Fitting):
 
     prefix: ClassVar[str] = "algo.reward."
 
-    attention: bool = True  # preference-attention layer (false: a small head, README's commands)
+    attention: bool = True  # preference-attention layer (false: a small head)
     scale: str = one_of("none", "width")  # none (authors) | width: attention divided by sqrt(width)
     keep: str = one_of("best", "last")  # best: weights of the smallest loss (authors) | last
     window: int = positive(100)  # steps of context when relabelling (at most a segment's length)
     members: int = added(positive(1))  # reward networks, each with its own draw of comparisons
-    ensemble: str = added(  # reward of the members: mean | worst: the lowest | uncertainty
+    ensemble: str = added(  # how members are combined: mean | worst: the lowest | uncertainty
         one_of("mean", "worst", "uncertainty")
     )
-    penalty: float = added(at_least(0, 0.5))  # weight of the variance with ensemble=uncertainty
-    clip_actions: float = within(0.999, "(0, 1]")  # actions are clipped to plus-minus this
+    penalty: float = added(at_least(0, 0.5))  # ensemble=uncertainty: weight of the variance
+    clip_actions: float = within(0.999, "(0, 1]")  # actions are clipped to +- this number
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Config(iql.Config):
 
     reward: Reward = group(Reward)
     preferences: Preferences = group(Preferences)
-    spread_worst: bool = False  # subtracts the worst return from all, spread over the steps
+    spread_worst: bool = False  # subtracts the worst return from all returns, spread over steps
     data: preprocessing.Preprocess = group(  # its scales are for the learned rewards
         preprocessing.Preprocess, return_range=True, clip_actions=1 - 1e-5
     )

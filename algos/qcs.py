@@ -88,7 +88,7 @@ class Config(dt.Config):
         "transformer", "mlp"
     )
     q_scale: float = at_least(0, 1.0)  # weight of Q per point of score below best_score
-    best_score: float = 100.0  # episodes of this score or more weigh Q by min_q
+    best_score: float = 100.0  # from this score of an episode on, Q has weight min_q
     min_q: float = at_least(0, 0.0)  # smallest weight of Q
     critic: Critic = group(Critic)
 

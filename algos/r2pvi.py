@@ -69,17 +69,17 @@ class Config(Settings):
     name: str = "r2pvi"
     label: str = "R2PVI"
 
-    objective: str = one_of(  # follows from kind (mean with none), shown in reports
+    objective: str = one_of(  # set by kind (mean for kind=none), shown in reports
         "robust", "mean"
     )
-    kind: str = one_of(  # tv | kl | chi2 | ball: tv within scale (DRPVI) | none: PEVI
+    kind: str = one_of(  # tv | kl | chi2 | ball (tv within scale, DRPVI) | none (PEVI)
         "tv", "kl", "chi2", "ball", "none"
     )
     scale: float = positive(0.1)  # price of the divergence, or the radius of the ball
     beta: float = at_least(0, 1.0)  # weight of the pessimism penalty
     ridge: float = positive(0.1)  # ridge penalty of the regressions
-    penalty: str = one_of("factors", "authors")  # factors: bounds each factor | authors: smaller
-    least: str = one_of(  # smallest V over: states: all | data: those in it (authors)
+    penalty: str = one_of("factors", "authors")  # factors (bounds each) | authors (smaller)
+    least: str = one_of(  # smallest V over: states (all) | data (states in it, authors)
         "states", "data"
     )
     rewards: str = one_of("known", "learned")  # known: given | learned: regression (authors' PEVI)

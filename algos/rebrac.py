@@ -60,7 +60,7 @@ class Config(MLPSettings, FineTuning):
     noise_clip: float = at_least(0, 0.5)  # bound at which noise on the target action is clipped
     policy_delay: int = positive(2)  # critic updates per actor update
     stale_actor_target: bool = True  # the actor's target moves before the actor's step (authors)
-    order: str = added(one_of("critic_first", "joint"))  # critic then actor | joint: at once (FQL)
+    order: str = added(one_of("critic_first", "joint"))  # critic_first | joint: at once (FQL)
 
     actor_lr: float = positive(1e-3)
     critic_lr: float = positive(1e-3)

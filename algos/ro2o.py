@@ -53,9 +53,9 @@ class Config(edac.Config, FineTuning):
     value_radius: float = at_least(0, 0.01)  # radius of state perturbations for the critics' loss
     unseen_radius: float = at_least(0, 0.01)  # radius of state perturbations for unseen actions
     perturbations: int = positive(20)  # n, perturbed states per state
-    rise_weight: float = within(0.8, "[0, 1]")  # weight of rising Q in smoothness (falling Q: rest)
+    rise_weight: float = within(0.8, "[0, 1]")  # smoothness weight of rising Q (falling: 1 - it)
     pessimism: float = at_least(0, 1.0)  # first k: standard deviations taken off unseen actions' Q
-    pessimism_min: float = at_least(0, 0.1)  # smallest k, also the one used online
+    pessimism_min: float = at_least(0, 0.1)  # smallest k, which online training uses too
     pessimism_decay: float = at_least(0, 5e-7)  # decrease of k at every update on the data
     smooth_online: bool = True  # keeps the three extra losses online (false: the authors' script)
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, normalize_states=True)
@@ -66,11 +66,11 @@ class Config(edac.Config, FineTuning):
         check_warmup(self)
         require(
             self.order == "alpha_actor_critic",
-            f"algo.order={self.order} is EDAC's alone. RO2O has algo.order=alpha_actor_critic",
+            f"algo.order={self.order} is for EDAC only. Set algo.order=alpha_actor_critic",
         )
         require(
             self.critics > 1 or self.unseen_weight == 0,
-            f"algo.critics={self.critics} must be at least 2, since the penalty needs critics "
+            f"algo.critics={self.critics} must be at least 2, because the penalty needs critics "
             "that differ. With algo.unseen_weight=0 (no penalty) one critic is enough",
         )
         require(

@@ -80,7 +80,7 @@ class Config(MLPSettings):
     batch_size: int = positive(256)
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(256)
-    init: str = added(one_of("torch", "glorot"))  # weights: torch's (CleanRL) | glorot (authors)
+    init: str = added(one_of("torch", "glorot"))  # initial weights: torch (CleanRL) | glorot
     log_std_min: float = -20.0
     log_std_max: float = 2.0
     start: Starts = added(group(Starts))

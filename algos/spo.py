@@ -55,7 +55,7 @@ class Config(sac.Config):
     label: str = "SPO"
 
     queue: int = positive(10)  # latest episodes that a new episode is compared with
-    teacher: str = one_of("return", "environment")  # compares by return | asks the environment
+    teacher: str = one_of("return", "environment")  # return | environment (compares episodes)
     beta: float | None = at_least(0, None)  # P = sigmoid(beta x return difference) (null: no noise)
     reward_scale: float = positive(1.0)  # factor of the self-play reward
     model: General = added(group(General))  # preference model that answers for the teacher
@@ -168,17 +168,16 @@ def teacher_of(cfg: Config, task: Task) -> dict[str, Callable]:
     env = task.make_env().unwrapped
     require(
         hasattr(env, "summary") and hasattr(env, "prefers"),
-        f"algo.teacher=environment: {task.id} compares no episodes. Its environment needs "
-        "summary(observations, actions, rewards) and prefers(one, other)",
+        f"algo.teacher=environment needs an environment with summary(observations, actions, rewards) and "
+        f"prefers(one, other), which {task.id} lacks. Set algo.teacher=return",
     )
 
     def prefers(one: np.ndarray, other: np.ndarray) -> float:
         chance, turned = float(env.prefers(one, other)), float(env.prefers(other, one))
         require(
             chance >= 0 and turned >= 0 and abs(chance + turned - 1) < 1e-6,
-            f"{task.id} prefers one episode to another with probability {chance:g}, and the other "
-            f"to it with {turned:g}. Its prefers(one, other) must be in [0, 1] and equal 1 - "
-            "prefers(other, one)",
+            f"In {task.id}, prefers(one, other) is {chance:g} and prefers(other, one) is "
+            f"{turned:g}. Both must be probabilities that sum to 1",
         )
         return chance
 

@@ -102,13 +102,12 @@ class Config(MLPSettings, FineTuning):
         before = self.online.pretrain_steps
         require(
             self.phase != "both" or before > spent,
-            f"algo.online.pretrain_steps={before} counts the algo.vae_steps={spent} of the "
-            "auto-encoder and leaves no steps for the policy. Make algo.online.pretrain_steps "
-            "larger",
+            f"algo.online.pretrain_steps={before} must be more than algo.vae_steps={spent}, the "
+            "first of these updates, which train only the auto-encoder",
         )
         require(
             self.phase != "online" or self.online.checkpoint is not None,
-            "algo.phase=online begins without an auto-encoder of the data: choose algo.phase=both, or name a "
+            "algo.phase=online has no auto-encoder of the data. Choose algo.phase=both, or name a "
             "finished run of SPOT in algo.online.checkpoint",
         )
 

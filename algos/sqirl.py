@@ -180,7 +180,7 @@ def parts(agent: SQIRL, spec: Spec) -> dict[str, Any]:
 def train(cfg: Config, run: Run) -> None:
     require(
         run.cfg.steps <= cfg.max_steps,
-        f"steps={run.cfg.steps} must not be more than algo.max_steps={cfg.max_steps}, because each "
+        f"steps={run.cfg.steps} must be at most algo.max_steps={cfg.max_steps}, because each "
         "step of training fixes the policy for one step of the episode",
     )
     collector = Collector(run.task.make_env, run.seeds, cfg.episodes, cfg.max_steps, run.device)

@@ -44,7 +44,7 @@ class Config(MLPSettings):
     name: str = "subpo"
     label: str = "SubPO"
 
-    weights: str = one_of(  # a step's weight: gains from it on | prefix: up to it | whole
+    weights: str = one_of(  # a step's weight: gains (from this step on) | prefix (up to it) | whole
         "gains", "prefix", "whole"
     )
     baseline: str = one_of("others", "none")  # others: mean of the batch's other episodes | none

@@ -168,8 +168,8 @@ def make_replay(cfg: Config, run: Run, envs: Environments) -> ReplayBuffer:
         return ReplayBuffer(*sizes, capacity, run.seeds, cfg.batch_size, run.device)
     require(
         capacity == run.cfg.steps,
-        f"algo.hindsight keeps whole episodes. Make algo.capacity={cfg.capacity} at least "
-        f"steps={run.cfg.steps}",
+        f"algo.capacity={cfg.capacity} must be at least steps={run.cfg.steps}, because algo.hindsight keeps "
+        "whole episodes",
     )
     env, options = run.task.make_env(), (run.seeds, cfg.batch_size, run.device)
     return HindsightReplay(env, cfg.hindsight, sizes, capacity, *options)

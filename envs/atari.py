@@ -192,7 +192,7 @@ def _libraries() -> tuple[Any, Any]:
         import cv2
     except ImportError as e:
         raise CorerlError(
-            f'Atari games need ale-py and opencv: pip install "corerl[atari]" ({e}).'
+            f'Atari games need ale-py and opencv ({e}). Run pip install "corerl[atari]".'
         ) from e
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     return ale_py, cv2

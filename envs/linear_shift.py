@@ -50,7 +50,7 @@ class LinearShiftEnv(FiniteEnv):
 
     def shifted(self, q: float) -> FiniteMDP:
         """Returns the MDP of the test environment at the shift `q` in [0, 1]."""
-        require(0 <= q <= 1, f"A shift q={q} must lie in [0, 1]")
+        require(0 <= q <= 1, f"The shift q={q} must lie in [0, 1]")
         kernel, chance = self.phi @ self.mu, self.phi[0, :, 3]
         kernel[0] = 0.0
         kernel[0, :, 1], kernel[0, :, FAIL], kernel[0, :, GOAL] = (

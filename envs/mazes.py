@@ -299,5 +299,7 @@ def names() -> list[str]:
 def make(name: str) -> MazeEnv:
     """The maze `v0`, or `v0-vector`. CorerlError for a name that does not exist."""
     if name not in names():
-        raise CorerlError(f"There is no maze {name}.{nearest(name, names())}")
+        raise CorerlError(
+            f"There is no maze {name}.{nearest(name, names())} Known: {', '.join(names())}."
+        )
     return MazeEnv(MAZES[name.removesuffix("-vector")], vector=name.endswith("-vector"))

@@ -129,7 +129,7 @@ class Gamble(Restorable):
     kept = ("time", "collected")
 
     def __init__(self, steps: int = 1, k: float = 0.5):
-        require(steps > 0, f"A gamble of {steps} steps is not possible: give at least 1")
+        require(steps > 0, f"A gamble needs at least 1 step, not {steps}")
         self.steps, self.k = steps, k
         self.time, self.collected = 0, 0.0
 

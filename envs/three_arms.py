@@ -31,7 +31,7 @@ class ThreeArmsEnv(FiniteEnv):
         """
         require(
             size in (2, 3),
-            f"algo.ranked={size} must be 2 or 3, because a question shows at most these three arms",
+            f"algo.ranked={size} must be 2 or 3, because this task has only three arms to compare",
         )
         arms = np.tile(np.arange(size), (count, 1))
         if size == 2:

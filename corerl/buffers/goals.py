@@ -50,10 +50,8 @@ class Goals(GoalColumns):
     gc_negative: bool = True  # reward -1 per step until the goal (false: 1 at the goal)
     augment: float = within(0.0, "[0, 1]")  # share of policy goals from episodes in one cluster
     clusters: int = positive(40)  # number of k-means clusters of states, used if augment > 0
-    success: str = (
-        one_of(  # goal counts as reached: index: at its own row | state: at an equal state
-            "index", "state"
-        )
+    success: str = one_of(  # a goal is reached at: index (its own row) | state (an equal state)
+        "index", "state"
     )
 
     def __post_init__(self) -> None:

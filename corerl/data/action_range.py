@@ -26,8 +26,8 @@ def parse(given: Any) -> Range | None:
     if given is None:
         return None
     problem = (
-        f"action_range={given} must be [low, high] with -1 <= low < high <= 1, each a number or a list with "
-        "one per action: action_range=[-0.03,0.03]"
+        f"action_range={given} must be [low, high] with -1 <= low < high <= 1, as in [-0.03,0.03]. Each may "
+        "be a list with one number per action dimension"
     )
     require(isinstance(given, list | tuple) and len(given) == 2, problem)
     try:
@@ -47,7 +47,8 @@ def narrowed(dataset: Dataset, within: Range) -> Dataset:
     """
     require(
         not dataset.discrete,
-        f"action_range is for continuous actions, but {dataset.id} has discrete actions. Leave it out",
+        f"action_range is for continuous actions, but {dataset.id} has discrete actions. Leave "
+        "action_range out",
     )
     low, high = _bounds(within, dataset.actions.shape[1], dataset.id)
     actions, log_prob = scaled(dataset.id, dataset.actions, low, high), dataset.behaviour_log_prob
@@ -68,7 +69,8 @@ class Narrow(gymnasium.ActionWrapper):
         space = env.action_space
         require(
             isinstance(space, spaces.Box),
-            f"action_range is for continuous actions, but {env.unwrapped} has {space}. Leave it out",
+            f"action_range is for continuous actions, but those of {env.unwrapped} are {space}. Leave "
+            "action_range out",
         )
         low, high = _bounds(within, space.shape[0], str(env.unwrapped))
         self._middle, self._half = (high + low) / 2, (high - low) / 2
@@ -93,7 +95,7 @@ def _bounds(within: Range, count: int, of: str) -> tuple[np.ndarray, np.ndarray]
     sizes = {len(bound) for bound in within}
     require(
         sizes <= {1, count},
-        f"action_range has {max(sizes)} numbers, but actions of {of} have {count} dimensions: "
-        f"give {count} numbers, or one for all",
+        f"A bound in action_range has {max(sizes)} numbers, but actions of {of} have {count} dimensions. "
+        f"Give each bound as {count} numbers, or as one number for all dimensions",
     )
     return tuple(np.broadcast_to(np.asarray(bound, np.float32), count) for bound in within)

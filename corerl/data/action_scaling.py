@@ -6,7 +6,7 @@ from corerl.data.columns import column, floats, refuse_kind
 from corerl.data.file_reading import first_column, such
 from corerl.errors import CorerlError, RowError
 
-AS_NUMBERED = "If they are discrete, write them as whole numbers (1, not 1.0, of an integer dtype)"
+AS_NUMBERED = "If the actions are discrete, store them with an integer dtype (1, not 1.0)"
 
 
 def scaled(id: str, actions: np.ndarray, low, high) -> np.ndarray:
@@ -32,8 +32,8 @@ def scaled(id: str, actions: np.ndarray, low, high) -> np.ndarray:
     if not (low < high).all():
         fixed = np.flatnonzero(~(low < high))[0]
         raise CorerlError(
-            f"Dataset {id}, field actions: in column {fixed} the low {low.flat[fixed]:g} is not "
-            f"below the high {high.flat[fixed]:g}. Leave out a column that never changes."
+            f"Dataset {id}, field actions: column {fixed} has low={low.flat[fixed]:g} and "
+            f"high={high.flat[fixed]:g}, but low must be below high. Leave out a column that never changes."
         )
     beyond = (actions < low - 1e-4 * (high - low)) | (actions > high + 1e-4 * (high - low))
     for row, *_ in np.argwhere(beyond)[:1]:
@@ -57,9 +57,9 @@ def counted(actions: np.ndarray) -> bool:
 def _refuse_switches(id: str, actions: np.ndarray, low) -> None:
     if actions.size > len(actions) and low is None:
         raise CorerlError(
-            f"Dataset {id}, field actions: every row holds {actions[0].size} booleans. corerl supports one "
-            "discrete action. Number the combinations, or treat them as continuous with "
-            "data.action_low=0 data.action_high=1 (in Python low and high)."
+            f"Dataset {id}, field actions: every row holds {actions[0].size} booleans, but corerl supports "
+            "one discrete action per row. Store each combination as one whole number. Or treat the booleans "
+            "as continuous with data.action_low=0 data.action_high=1 (in Python: low=0, high=1)."
         )
 
 
@@ -81,7 +81,7 @@ def _bound(id: str, bound, actions: np.ndarray) -> np.ndarray:
     except (TypeError, ValueError):
         raise CorerlError(
             f"Dataset {id}, field actions: {bound} is not a valid bound. Give one number, or "
-            f"{' x '.join(map(str, shape))} in a list."
+            f"a list of {' x '.join(map(str, shape))} numbers."
         ) from None
 
 
@@ -95,15 +95,18 @@ def unit_actions(actions: np.ndarray, low, high) -> np.ndarray:
     low, high = np.asarray(low, np.float32), np.asarray(high, np.float32)
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         raise CorerlError(
-            "the action space has no bounds, so corerl cannot scale actions to [-1, 1]."
+            "the action space has no finite bounds, so corerl cannot scale actions to [-1, 1]. Give its Box "
+            "finite low and high."
         )
     if np.asarray(actions).dtype.kind not in "biuf":
-        raise CorerlError(f"actions are {np.asarray(actions).dtype}, not real numbers.")
+        raise CorerlError(
+            f"actions have dtype {np.asarray(actions).dtype}, but must be real numbers."
+        )
     with np.errstate(over="ignore"):
         actions = np.asarray(actions, np.float32)
     for row, *_ in np.argwhere(~np.isfinite(actions))[:1]:
         bad = ~np.isfinite(actions[row])
-        problem = f"holds {actions[row][bad].flat[0]}. Repair or drop it"
+        problem = f"holds {actions[row][bad].flat[0]}. Repair or drop this row"
         raise RowError("actions", int(row), first_column(bad), problem)
     if (low != -1).any() or (high != 1).any():
         actions = 2 * (actions - low) / (high - low) - 1

@@ -16,10 +16,10 @@ def count(id: str, rewards: np.ndarray) -> int:
     """Returns how many steps there are. Raises CorerlError for none, or where a step has several rewards."""
     steps, *rest = shape(id, "rewards", rewards) or (0,)
     if not steps:
-        raise CorerlError(f"Dataset {id}, field rewards: it has no rows.")
+        raise CorerlError(f"Dataset {id}, field rewards: it has no rows. Give at least one.")
     if rest not in ([], [1]):
         raise CorerlError(
-            f"Dataset {id}, field rewards: its shape is {(steps, *rest)} where {(steps,)} is needed. "
+            f"Dataset {id}, field rewards: its shape is {(steps, *rest)}, but must be {(steps,)}. "
             f"{EPISODES}."
         )
     return steps
@@ -50,7 +50,7 @@ def check_rows(id: str, steps: int, **fields: np.ndarray | None) -> None:
         rows = steps if array is None else (shape(id, field, array) or (0,))[0]
         if rows != steps:
             raise CorerlError(
-                f"Dataset {id}, field {field}: it has {rows} rows where rewards has {steps}."
+                f"Dataset {id}, field {field}: it has {rows} rows, but rewards has {steps}."
             )
 
 

@@ -9,8 +9,8 @@ from corerl.data.file_reading import such
 from corerl.errors import CorerlError, RowError
 
 EPISODES = (
-    "Lay a list of episodes one after the other (numpy.concatenate), and say where each ends "
-    "(terminated, truncated, or episode)"
+    "Join a list of episodes with numpy.concatenate, and mark where each ends with terminated, "
+    "truncated or episode"
 )
 
 
@@ -22,8 +22,8 @@ def array(x: Any, field: str) -> np.ndarray:
     """
     if np.ma.is_masked(x):
         raise CorerlError(
-            f"field {field}: {np.ma.count_masked(x):,} of its entries are masked: fill them "
-            "(numpy.ma.filled), or leave their rows out."
+            f"field {field}: {np.ma.count_masked(x):,} entries are masked. Fill them "
+            "(numpy.ma.filled), or leave out their rows."
         )
     if hasattr(x, "detach"):
         x = x.detach().cpu()
@@ -44,7 +44,7 @@ def flags(x: np.ndarray, field: str) -> np.ndarray:
     bad = (x != 0) & (x != 1)
     if bad.any():
         row = int(np.argmax(bad.reshape(len(x), -1).any(1)))
-        raise RowError(field, row, None, f"holds {x[row]} where a flag is 0 or 1")
+        raise RowError(field, row, None, f"holds {x[row]}, but a flag must be 0 or 1")
     return x.astype(bool)
 
 
@@ -73,7 +73,10 @@ def units(x: np.ndarray) -> np.ndarray:
     if bad.any():
         row = int(np.argmax(bad.reshape(len(x), -1).any(1)))
         raise RowError(
-            "durations", row, None, f"holds {x[row]}. A duration is a whole number, 1 or more"
+            "durations",
+            row,
+            None,
+            f"holds {x[row]}, but a duration must be a whole number of 1 or more",
         )
     return x.astype(np.int64)
 
@@ -95,17 +98,20 @@ def side_by_side(id: str, given: Mapping, names: list[str], steps: int) -> np.nd
         CorerlError: a part is missing, is a dictionary itself, or has another number of rows.
     """
     if not names:
-        raise CorerlError(f"Dataset {id}, observations: the dictionary is empty.")
+        raise CorerlError(
+            f"Dataset {id}, observations: the dictionary is empty. Give it at least one array."
+        )
     for name in names:
         if isinstance(inner := given.get(name), Mapping):
             reported = ", ".join(f"{name}/{key}" for key in inner)
             raise CorerlError(
-                f"Dataset {id}, observations: part {name} is itself a dictionary. Replace it by {reported}."
+                f"Dataset {id}, observations: part {name} is itself a dictionary. Give its parts in its "
+                f"place, as {reported}."
             )
         if name not in given or (shape(id, name, given[name]) or (1,))[0] != steps:
             raise CorerlError(
-                f"Dataset {id}, observations: part {name} needs {steps} rows, as many as rewards, here "
-                "and in next_observations."
+                f"Dataset {id}, observations: part {name} must have {steps} rows, as many as rewards, "
+                "in observations and in next_observations."
             )
     parts = [array(given[name], f"observations, part {name}") for name in names]
     return np.concatenate([part.reshape(steps, -1) for part in parts], 1)
@@ -114,7 +120,9 @@ def side_by_side(id: str, given: Mapping, names: list[str], steps: int) -> np.nd
 def refuse_kind(x: np.ndarray, field: str) -> None:
     """Refuses complex numbers, which would lose a part, and texts, which would become numbers."""
     if x.dtype.kind not in "biuf":
-        raise CorerlError(f"field {field}: its values are {x.dtype}, not real numbers.")
+        raise CorerlError(
+            f"field {field}: its dtype is {x.dtype}, but its values must be real numbers."
+        )
 
 
 def column(x: np.ndarray) -> np.ndarray:
@@ -139,6 +147,6 @@ def cuts(episode: np.ndarray, steps: int) -> np.ndarray:
     names = array(episode, "episode").reshape(steps, -1)
     unnamed = missing(names).any(1)
     if unnamed.any():
-        problem = f"names no episode{such(unnamed)}"
+        problem = f"has no episode number or name{such(unnamed)}"
         raise RowError("episode", int(np.argmax(unnamed)), None, problem)
     return np.append((names[1:] != names[:-1]).any(1), True)

@@ -110,7 +110,9 @@ def read(path: Path | str, id: str | None = None, time_limit: int | None = None)
         elif time_limit:
             timeouts = count_timeouts(terminals, time_limit)
         else:
-            raise CorerlError("it has no timeouts: pass the time_limit of its task.")
+            raise CorerlError(
+                "it has no array `timeouts`. Pass time_limit=, the longest episode of its task."
+            )
         has_next = ~timeouts
         has_next[-1] = False
         return Dataset.from_steps(
@@ -137,7 +139,9 @@ def count_timeouts(terminals: np.ndarray, time_limit: int) -> np.ndarray:
 def _url(name: str) -> str:
     urls = tables.d4rl_urls()
     if name not in urls:
-        raise CorerlError(f"D4RL has no dataset {name}.{nearest(name, urls)}")
+        raise CorerlError(
+            f"D4RL has no dataset {name}.{nearest(name, urls)} corerl data list d4rl shows all."
+        )
     return urls[name]
 
 
@@ -145,14 +149,16 @@ def _check(file: h5py.File) -> int:
     keys = ("observations", "actions", "rewards", "terminals")
     missing = [key for key in keys if key not in file]
     if missing:
-        raise CorerlError(f"it has no {', '.join(missing)}. It holds {', '.join(file)}.")
+        raise CorerlError(
+            f"it has no {', '.join(missing)}, which D4RL's layout needs. It has {', '.join(file)}."
+        )
     n = file["rewards"].size
     for key in (*keys, *(["timeouts"] if "timeouts" in file else [])):
         flat = key in ("rewards", "terminals", "timeouts")
         if len(file[key]) != n or (flat and file[key].size != n) or n == 0:
-            raise CorerlError(f"{key} has shape {file[key].shape} where rewards has {n} rows.")
+            raise CorerlError(f"{key} has shape {file[key].shape}, but rewards has {n} rows.")
         if not file[key].id.get_storage_size():  # HDF5 would give zeros
-            raise CorerlError(f"{key} was never written.")
+            raise CorerlError(f"{key} has a shape but no contents. Write the file again.")
     return n
 
 

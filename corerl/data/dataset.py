@@ -163,10 +163,10 @@ class Dataset:
                 not fit; it names the field and the row.
         """
         if (low is None) != (high is None):
-            raise CorerlError(f"Dataset {id}, field actions: low and high go together: give both.")
+            raise CorerlError(f"Dataset {id}, field actions: give both low and high, or neither.")
         if terminated is None and truncated is None and episode is None:
             raise CorerlError(
-                f"Nothing says where the episodes of {id} end: give terminated, truncated or episode."
+                f"Nothing marks where the episodes of {id} end. Give terminated, truncated or episode."
             )
         steps = arrays.count(id, rewards)
         observations, next_observations, parts = arrays.vectors(
@@ -285,8 +285,8 @@ class Dataset:
         if not len(rows):
             following = "action" if next_actions else "state"
             raise CorerlError(
-                f"{self.id} has no transition to learn from. No step has a recorded next "
-                f"{following} or ends in a terminal state."
+                f"{self.id} has no transition to learn from: no step has a recorded next "
+                f"{following} or ends in a terminal state. Check where its episodes end."
             )
         whole = len(rows) == len(self)
 
@@ -325,7 +325,7 @@ class Dataset:
         discounted by `gamma` from each episode's beginning.
         """
         if not 0 < fraction <= 1:
-            raise CorerlError(f"fraction of best episodes is {fraction}: it must lie in (0, 1].")
+            raise CorerlError(f"fraction={fraction} of the best episodes must lie in (0, 1].")
         n = max(1, int(fraction * self.n_episodes))
         returns = self.episode_returns()
         if gamma < 1:

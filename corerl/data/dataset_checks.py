@@ -52,8 +52,8 @@ def too_many_actions(dataset: Dataset) -> str:
     if largest < most:
         return ""
     return (
-        f"{dataset.id} has action {largest:,}, but networks have one output per action, at most "
-        f"{most:,}. Renumber the actions from 0, without gaps"
+        f"{dataset.id} has action {largest:,}. Networks have one output per action, of {most:,} at most. "
+        "Renumber the actions from 0, without gaps"
     )
 
 
@@ -80,40 +80,49 @@ def _check_shapes(dataset: Dataset) -> None:
     for field, (dtypes, shape) in wanted.items():
         array = getattr(dataset, field)
         if len(array) != n:
-            raise _error(dataset, field, f"it has {len(array)} rows where rewards has {n}")
+            raise _error(dataset, field, f"it has {len(array)} rows, but rewards has {n}")
         if 0 in array.shape[1:]:
-            raise _error(dataset, field, f"its shape is {array.shape}: its rows are empty")
+            raise _error(dataset, field, f"its shape is {array.shape}, so its rows are empty")
         if shape is not None and array.shape != shape:
-            raise _error(dataset, field, f"its shape is {array.shape} where {shape} is needed")
+            raise _error(dataset, field, f"its shape is {array.shape}, but must be {shape}")
         if array.dtype.type not in dtypes:
             raise _error(
-                dataset, field, f"its dtype is {array.dtype}. Dataset.from_steps converts it"
+                dataset,
+                field,
+                f"its dtype is {array.dtype}. Use Dataset.from_steps, which converts it",
             )
     if dataset.discrete and dataset.actions.min() < 0:
         row = int(np.argmax(dataset.actions < 0))
-        problem = f"is {dataset.actions[row]}, but discrete actions are numbered from 0"
+        problem = f"is {dataset.actions[row]}, but discrete actions are whole numbers from 0"
         raise RowError("actions", row, None, problem, dataset.id)
     if dataset.actions.ndim != (1 if dataset.discrete else 2):
         raise _error(
             dataset,
             "actions",
-            f"its shape is {dataset.actions.shape}, not (N, A) (continuous) or (N,) (discrete)",
+            f"its shape is {dataset.actions.shape}, but must be (N, A) for continuous or (N,) for discrete "
+            "actions",
         )
 
 
 def _check_episodes(dataset: Dataset) -> None:
     ends, n = dataset.episode_ends, len(dataset)
     if len(ends) == 0 or ends[-1] != n:
-        raise _error(dataset, "episode_ends", f"the last end must be the number of rows, {n}")
+        raise _error(dataset, "episode_ends", f"its last entry must be {n}, the number of rows")
     if ends[0] <= 0 or (np.diff(ends) <= 0).any():
-        raise _error(dataset, "episode_ends", "ends must increase, because no episode is empty")
+        raise _error(
+            dataset, "episode_ends", "its entries must increase, because no episode is empty"
+        )
     is_end = np.zeros(n, bool)
     is_end[ends - 1] = True
     over = dataset.terminated | dataset.truncated
     if (is_end != over).any():
         row = int(np.argmax(is_end != over))
-        what = "ends an episode without" if is_end[row] else "is inside an episode but has"
-        raise _error(dataset, "episode_ends", f"row {row} {what} terminated or truncated set")
+        what = "ends an episode but has neither" if is_end[row] else "is inside an episode but has"
+        raise _error(
+            dataset,
+            "episode_ends",
+            f"row {row} {what} terminated {'nor' if is_end[row] else 'or'} truncated set",
+        )
 
 
 def _check_finite(
@@ -130,7 +139,7 @@ def _check_finite(
     if bad.any():
         row = int(np.argmax(bad))
         value = array[row][~finite[row]].flat[0]
-        problem = f"holds {value}{such(bad)}. Repair or drop them"
+        problem = f"holds {value}{such(bad)}. Repair or drop such rows"
         raise RowError(field, row, first_column(~finite[row]), problem, dataset.id)
 
 

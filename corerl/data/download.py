@@ -79,8 +79,8 @@ def fetch(url: str, path: Path, checksum: str | None = None) -> Path:
     """
     if offline():
         raise CorerlError(
-            f"{path.name} is not on this machine and CORERL_OFFLINE is set: download {url} "
-            f"elsewhere and put it in {path.parent}."
+            f"{path.name} is not on this machine and CORERL_OFFLINE is set. Unset CORERL_OFFLINE, "
+            f"or download {url} elsewhere and put it in {path.parent}."
         )
     part = path.with_name(path.name + ".part")
     try:
@@ -88,7 +88,7 @@ def fetch(url: str, path: Path, checksum: str | None = None) -> Path:
         _transfer(url, part)
     except urllib.error.HTTPError as e:
         raise CorerlError(
-            f"{url} answers {e.code} {e.reason}: get {path.name} elsewhere and put it in "
+            f"{url} answered {e.code} {e.reason}. Get {path.name} from another source and put it in "
             f"{path.parent}."
         ) from e
     except (
@@ -96,7 +96,7 @@ def fetch(url: str, path: Path, checksum: str | None = None) -> Path:
         *(EOFError, ValueError),
     ) as e:
         raise CorerlError(
-            f"Download of {url} broke ({getattr(e, 'reason', e)}). Run the command again to "
+            f"The download of {url} failed ({getattr(e, 'reason', e)}). Run the command again to "
             f"resume, or put {path.name} in {path.parent} by hand."
         ) from e
     except OSError as e:
@@ -107,8 +107,8 @@ def fetch(url: str, path: Path, checksum: str | None = None) -> Path:
     if checksum and not matches(part, checksum):
         part.unlink()
         raise CorerlError(
-            f"{url} does not have the expected checksum {checksum}, so it was deleted: try again, "
-            f"or put a {path.name} that you trust in {path.parent}."
+            f"The file from {url} does not have the expected checksum {checksum}, so corerl deleted it. Try "
+            f"again, or put a {path.name} that you trust in {path.parent}."
         )
     os.replace(part, path)
     return path
@@ -147,11 +147,11 @@ def _transfer(url: str, part: Path) -> None:
         resumed = answer.status == 206
         if resumed and _first_byte(answer.headers.get("Content-Range")) != have:
             part.unlink(missing_ok=True)  # what is sent does not go on from it
-            raise EOFError("the server sent a different part of the file from the requested one")
+            raise EOFError("the server sent another part of the file than corerl requested")
         have = have if resumed else 0
         length = answer.headers.get("Content-Length")
         if length is not None and not (length.isascii() and length.isdigit()):
-            raise EOFError(f"the server says that it has {length!r} bytes")
+            raise EOFError(f"the server gave the file a length of {length!r} bytes")
         total = have + int(length) if length else None
         _check_space(part, total, have)
         with open(part, "ab" if resumed else "wb") as f:
@@ -166,7 +166,10 @@ def _first_byte(content_range: str | None) -> int | None:
 
 def _check_space(part: Path, total: int | None, have: int) -> None:
     if total and total - have > shutil.disk_usage(part.parent).free:
-        raise OSError(28, f"it needs {(total - have) / 1e6:.0f} MB, but the disk has less space")
+        raise OSError(
+            28,
+            f"the download needs {(total - have) / 1e6:.0f} MB, but the disk has less free space",
+        )
 
 
 def _copy(source, sink, name: str, have: int, total: int | None) -> None:

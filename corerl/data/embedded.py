@@ -88,14 +88,16 @@ def make(name: str, seed: int = 0) -> Dataset:
         )
     if name not in RECIPES:
         known = [*RECIPES, *dict.fromkeys(suite.partition("/")[0] for suite in suites.names())]
-        raise CorerlError(f"No recipe makes corerl/{name}. Known: {', '.join(known)}.")
+        raise CorerlError(f"corerl cannot make corerl/{name}. It can make {', '.join(known)}.")
     arrays = RECIPES[name](seed)
     path = download.data_dir("corerl") / _file(name, seed)
     try:
         with replacing(path) as part:
             np.savez_compressed(part, **arrays)
     except CorerlError as e:
-        warnings.warn(f"{e} corerl makes this dataset again in every run.", stacklevel=2)
+        warnings.warn(
+            f"{e} Until this is mended, corerl makes the dataset again in every run.", stacklevel=2
+        )
     return _dataset(f"corerl/{name}", arrays)
 
 

@@ -73,19 +73,19 @@ def to_minari(dataset: Dataset, id: str, env: gymnasium.Env | None, facts: dict[
     from minari.data_collector import EpisodeBuffer
 
     if not minari.is_id(id):
-        raise CorerlError(f"{id} is not a Minari id: write NAMESPACE/NAME-v0.")
+        raise CorerlError(f"{id} is not a Minari id. Write one as NAMESPACE/NAME-v0.")
     if (minari.root() / id).exists():
         raise CorerlError(f"{minari.root() / id} exists already: choose another id, or delete it.")
     unknown = ~np.delete(dataset.has_next, dataset.episode_ends - 1)
     if lost := len(leaps(dataset)) + unknown.sum():
         raise CorerlError(
             f"In {lost:,} rows of {dataset.id} inside an episode, the next observation is unknown "
-            "or differs from the next row's observation. A Minari episode cannot store that. "
-            "Export to FILE.hdf5."
+            "or differs from the next row's observation. Minari's format cannot store such rows. "
+            "Export to FILE.hdf5 instead."
         )
     if dataset.durations is not None:
         raise CorerlError(
-            f"The steps of {dataset.id} have durations. A Minari episode cannot store them. "
+            f"The steps of {dataset.id} have durations, which Minari's format cannot store. "
             "Export to FILE.hdf5."
         )
     raw, scaled = _bare(env), unscaled(env)

@@ -18,19 +18,19 @@ MOST_COMPRESSED = 1100  # to one: gzip's limit is 1,032
 
 @contextmanager
 def reading(
-    path: Path | str, kind: str, mend: str = "delete it and fetch it again"
+    path: Path | str, kind: str, mend: str = "delete it and get it again"
 ) -> Iterator[None]:
     """Turns any error inside into one CorerlError that names the file and how to mend it."""
     if not Path(path).exists():
         raise CorerlError(f"There is no file {path}.")
     if not (Path(path).is_file() or Path(path).is_dir()):  # a pipe would be waited for
-        raise CorerlError(f"{path} is not a regular file: save the data to a file first.")
+        raise CorerlError(f"{path} is not a regular file. Save the data to a file first.")
     try:
         yield
     except CorerlError as e:
         raise CorerlError(f"{path}: {' '.join(str(e).split())}") from e
     except Exception as e:  # h5py, zipfile and numpy raise nearly every kind on damaged bytes
-        raise CorerlError(f"{path} is cut off or not {kind} ({one_line(e)}): {mend}.") from e
+        raise CorerlError(f"{path} is cut off, or is not {kind} ({one_line(e)}): {mend}.") from e
 
 
 @contextmanager
@@ -46,7 +46,8 @@ def check_sizes(file: h5py.File) -> None:
     for name, item in file.items():
         if isinstance(item, h5py.Dataset) and item.nbytes > MOST_COMPRESSED * size:
             raise CorerlError(
-                f"{name} would unpack to {item.nbytes:,} bytes, but the whole file has only {size:,}."
+                f"{name} would unpack to {item.nbytes:,} bytes, but the whole file has only "
+                f"{size:,}. The file is damaged: get it again."
             )
 
 
@@ -72,7 +73,7 @@ class Npz(Mapping[str, np.ndarray]):
         content = io.BytesIO(self._archive.read(f"{key}.npy"))
         array = np.lib.format.read_array(content, allow_pickle=False)
         if content.read(1):
-            raise ValueError(f"{key} has more bytes than its shape {array.shape} needs")
+            raise ValueError(f"{key} has more bytes than an array of its shape {array.shape} needs")
         return array
 
     def __contains__(self, key: object) -> bool:

@@ -90,9 +90,11 @@ def find(id: str) -> Path | None:
 
 def fetch(id: str) -> Path:
     """Downloads by minari, again where only a part is there. CorerlError says what stands in the way."""
-    where = f"put its folder at {_folder(id).parent} by hand"
+    where = f"put the dataset's folder in {_folder(id).parent} by hand"
     if download.offline():
-        raise CorerlError(f"{id} is not on this machine and CORERL_OFFLINE is set: {where}.")
+        raise CorerlError(
+            f"{id} is not on this machine and CORERL_OFFLINE is set. Unset CORERL_OFFLINE, or {where}."
+        )
     import minari
 
     try:
@@ -100,13 +102,13 @@ def fetch(id: str) -> Path:
             minari.download_dataset(id)
     except ImportError as e:
         raise CorerlError(
-            f'minari cannot download {id} ({e}): pip install "minari[hf]", or {where}.'
+            f'minari cannot download {id} ({e}). Run pip install "minari[hf]", or {where}.'
         ) from e
     except Exception as e:  # the remotes raise errors of their own, one kind per storage service
         if isinstance(e, FileExistsError) and (file := find(id)):  # another process brought it
             return file
         raise CorerlError(
-            f"minari cannot download {id} ({one_line(e)}): check the network and the id, "
+            f"minari cannot download {id} ({one_line(e)}). Check the network and the id, "
             f"or {where}.{nearest(id, tables.minari_ids())}"
         ) from e
     return _folder(id) / "metadata.json"
@@ -126,7 +128,7 @@ def environment(id: str, trust: bool) -> gymnasium.Env:
         dataset = minari.MinariDataset(_folder(id))
         spec = dataset._eval_env_spec or dataset.env_spec
         if spec is None:
-            raise CorerlError("the dataset names no environment to evaluate in.")
+            raise CorerlError("the dataset does not name an environment to evaluate in.")
         if not trust:
             _refuse_unknown(spec)
     return gymnasium.make(spec)
@@ -155,8 +157,9 @@ def _refuse_unknown(spec: EnvSpec) -> None:
     foreign += [name for name in wrappers if not name.startswith("gymnasium.wrappers.")]
     if foreign:
         raise CorerlError(
-            f"its environment {spec.id} is made by {foreign[0]}, which gymnasium does not know. A dataset "
-            "can name any function, so corerl did not call it. If you trust this one, add trust=true."
+            f"its environment {spec.id} is made by {foreign[0]}, which gymnasium has not "
+            "registered. A dataset can name any function, so corerl did not call it. If you trust "
+            "the dataset, add trust=true."
         )
 
 
@@ -179,7 +182,7 @@ def writing(id: str) -> Iterator[None]:
     part = root() / f".{id.replace('/', '.')}.part"
     with download.alone(part.with_suffix(".lock")):
         if _is_whole(_folder(id)):
-            raise FileExistsError(f"{_folder(id)} is there already")
+            raise FileExistsError(f"{_folder(id)} exists already")
         shutil.rmtree(part, ignore_errors=True)
         try:
             with _rooted(part):

@@ -78,7 +78,7 @@ def _check_count(row: int, steps: int, at_least: bool) -> None:
     if row > steps or (at_least and row < steps):
         raise CorerlError(
             f"its episodes have {'' if at_least else 'at least '}{row} steps, but its metadata "
-            f"says {steps}."
+            f"says {steps}. Download the dataset again."
         )
 
 
@@ -94,7 +94,9 @@ def _width(space: spaces.Space) -> int:
     try:
         return spaces.flatdim(space)
     except (NotImplementedError, ValueError) as error:
-        raise CorerlError(f"its observations are {space}, which is not a vector.") from error
+        raise CorerlError(
+            f"its observations are {space}, which corerl cannot turn into vectors."
+        ) from error
 
 
 def _inside(space: spaces.Space, value) -> Iterator[tuple[spaces.Space, Any]]:
@@ -109,7 +111,9 @@ def _inside(space: spaces.Space, value) -> Iterator[tuple[spaces.Space, Any]]:
 def _check_shape(number: int, field: str, array, shape: tuple[int, ...]) -> None:
     """Checks a shape before reading: it may claim any size, and HDF5 takes its time to fill it."""
     if array.shape != shape:
-        raise CorerlError(f"episode {number}: its {field} have shape {array.shape}, not {shape}.")
+        raise CorerlError(
+            f"episode {number}: its {field} have shape {array.shape}, but should have {shape}."
+        )
 
 
 def _episodes(source) -> Iterator[dict]:
@@ -127,7 +131,10 @@ def _episodes(source) -> Iterator[dict]:
     with h5py.File(path, "r") as file:
         for i in source.episode_indices:
             if f"episode_{i}" not in file:
-                raise CorerlError(f"main_data.hdf5 has no episode_{i}, but the metadata lists it.")
+                raise CorerlError(
+                    f"main_data.hdf5 has no episode_{i}, but the metadata lists it. Download the dataset "
+                    "again."
+                )
             episode = file[f"episode_{i}"]
             yield {key: episode[key] for key in ARRAYS}  # opening one takes longer than reading it
 
@@ -146,7 +153,7 @@ def _numbers(space: spaces.Space, value, image: bool) -> np.ndarray:
         return np.concatenate([_one_hot(*of_one) for of_one in zip(digits, counts, strict=True)], 1)
     if not isinstance(space, spaces.Box | spaces.MultiBinary):
         raise CorerlError(
-            f"its observations have a {space}, which corerl cannot read. Supported: Box, Discrete, "
+            f"a part of its observations is {space}, which corerl cannot read. Supported: Box, Discrete, "
             "MultiBinary, MultiDiscrete, and Dict or Tuple of these."
         )
     return array if image else array.reshape(len(array), -1)
@@ -155,5 +162,7 @@ def _numbers(space: spaces.Space, value, image: bool) -> np.ndarray:
 def _one_hot(numbers: np.ndarray, count: int) -> np.ndarray:
     """Returns (T + 1, count), as gymnasium flattens a Discrete."""
     if ((numbers < 0) | (numbers >= count)).any():
-        raise CorerlError(f"its observations hold a number outside its Discrete({count}).")
+        raise CorerlError(
+            f"an observation of its Discrete({count}) is not a number from 0 to {count - 1}."
+        )
     return np.eye(count, dtype=np.float32)[numbers]

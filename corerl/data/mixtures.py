@@ -55,7 +55,7 @@ def mixed(id: str, poor: Dataset, good: Dataset, share: float) -> Dataset:
         require(
             len(dataset) >= steps,
             f"{id} needs {steps:,.0f} steps of {dataset.id}, which has only {len(dataset):,}. "
-            f"Make that dataset larger, or {poor.id} smaller (--size)",
+            f"Make {dataset.id} larger, or {poor.id} smaller (corerl data make --size)",
         )
         order = rng.permutation(dataset.n_episodes)
         before = np.cumsum(dataset.episode_lengths()[order]) - dataset.episode_lengths()[order]

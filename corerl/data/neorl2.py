@@ -47,8 +47,8 @@ def load(name: str, split: str = "train", episodes: int | str | None = "protocol
     checksum = _checksum(name, split)
     if file and not download.matches(file, checksum):
         warnings.warn(
-            f"{file} is not the released NeoRL-2 file ({checksum}). Say so next to every number "
-            "that comes from it, or delete it so that corerl downloads the released file.",
+            f"{file} is not the released NeoRL-2 file ({checksum}). State this next to every result "
+            "on it, or delete it so that corerl downloads the released file.",
             stacklevel=2,
         )
     if episodes == "protocol":
@@ -84,7 +84,9 @@ def read(path: Path | str, id: str | None = None) -> Dataset:
     with npz(path, "an npz file") as file:
         missing = [key for key in KEYS if key not in file.files]
         if missing:
-            raise CorerlError(f"it has no {', '.join(missing)}. It holds {', '.join(file.files)}.")
+            raise CorerlError(
+                f"it has no {', '.join(missing)}, which NeoRL-2's files have. It has {', '.join(file.files)}."
+            )
         obs, action, next_obs, reward, done, truncated = (file[key] for key in KEYS)
         action = unit_actions(action, -1, 1)
         return Dataset.from_steps(
@@ -95,7 +97,7 @@ def read(path: Path | str, id: str | None = None) -> Dataset:
 def _file_names(name: str, split: str) -> tuple[str, str]:
     if name not in tables.neorl2() or split not in ROWS:
         raise CorerlError(
-            f"NeoRL-2 has no {name} {split}: tasks are {', '.join(names())}. Splits are train and val."
+            f"NeoRL-2 has no split {split} of a task {name}. Tasks: {', '.join(names())}. Splits: train, val."
         )
     return f"{name}-{split}.npz", f"{name}-high-{ROWS[split]}-{split}.npz"
 

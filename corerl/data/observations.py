@@ -36,8 +36,8 @@ class Flat(gymnasium.ObservationWrapper):
         order = list(chain.from_iterable(found))
         require(
             all(found) and sorted(order) == sorted(known),
-            f"the parts of the observation are {', '.join(known)} in {env.unwrapped} but "
-            f"{', '.join(names)} in the data: give them the same names",
+            f"the parts of an observation are called {', '.join(known)} in {env.unwrapped}, but "
+            f"{', '.join(names)} in the data. Give them the same names",
         )
         self.parts = {part: known[part] for part in order}
         flat = [spaces.flatten_space(space) for space in self.parts.values()]
@@ -116,7 +116,7 @@ def flattened(given: Mapping[str, Any], known: Mapping[str, spaces.Space]) -> np
     shapes = ", ".join(f"{name} {x.shape}" for name, x in parts.items())
     require(
         common,
-        f"the parts of an observation have shapes {shapes}: give each part in the environment's "
+        f"the parts of an observation have shapes {shapes}. Give each part in the environment's "
         "shape or as a vector. For n observations, give n rows of each part",
     )
     lead = min(common, key=len)
@@ -141,7 +141,7 @@ def _vectors(value: np.ndarray, space: spaces.Space | None, lead: tuple[int, ...
     rows = value.reshape(-1, *space.shape)
     require(
         all(map(space.contains, rows)),
-        f"a part of an observation is {value}, which is not in {space}",
+        f"a part of an observation is {value}, but must lie in {space}",
     )
     return np.stack([spaces.flatten(space, x) for x in rows]).reshape(*lead, -1)
 

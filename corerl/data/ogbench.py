@@ -98,17 +98,21 @@ def read(path: Path, name: str) -> Dataset:
     with npz(path, "an npz file") as file:
         missing = [key for key in needed if key not in file.files]
         if missing:
-            raise CorerlError(f"it has no {', '.join(missing)}. It holds {', '.join(file.files)}.")
+            raise CorerlError(
+                f"it has no {', '.join(missing)}, which OGBench's files have. It has {', '.join(file.files)}."
+            )
         arrays = {key: file[key] for key in (*KEYS, *EXTRAS) if key in file.files}
     with reading(path, "an OGBench file"):
         for key, array in arrays.items():
             if len(array) != len(arrays["terminals"]):
                 raise CorerlError(
-                    f"{key} has {len(array)} rows where terminals has {len(arrays['terminals'])}."
+                    f"{key} has {len(array)} rows, but terminals has {len(arrays['terminals'])}."
                 )
         last = flags(arrays["terminals"], "terminals")
         if not last.size or not last[-1]:
-            raise CorerlError("its last trajectory has no end: it was cut short.")
+            raise CorerlError(
+                "its last trajectory has no end, so the file was cut short. Delete it and get it again."
+            )
         rows = np.flatnonzero(~last)
         states = {key: arrays[key][rows] for key in EXTRAS if key in arrays}
         rewards, solved = np.zeros(len(rows), np.float32), np.zeros(len(rows), bool)

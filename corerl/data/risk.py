@@ -137,7 +137,9 @@ def load(name: str) -> Dataset:
         return Dataset.from_steps(id=id, **_named(RECIPES[name])(**steps))
     source = _source(name)
     if source is None:
-        raise CorerlError(f"{id} is an online task, so it has no dataset.")
+        raise CorerlError(
+            f"{id} is an online task without a dataset. Choose an algorithm that learns online."
+        )
     reader, base = source
     return relabelled(reader.load(base), _hazard(name), id)
 

@@ -75,7 +75,7 @@ def make_d4rl(name: str) -> gymnasium.Env:
     if family in ADROIT:
         return D4RLAdroit(make_hand(family, d4rl.time_limit(name)), family)
     raise CorerlError(
-        f"d4rl/{name} can be trained but not evaluated: {REFUSED.get(family, 'no simulator fits')}."
+        f"You can train on d4rl/{name}, but not play it: {REFUSED.get(family, 'no simulator fits')}."
     )
 
 
@@ -155,7 +155,7 @@ def make_minari(id: str, trust: bool) -> gymnasium.Env:
         env = minari.environment(id, trust)
     except (ImportError, gymnasium.error.Error) as e:
         raise CorerlError(
-            f"minari/{id} cannot run here: {e}. Most of Minari's environments need: {ROBOTICS}"
+            f"minari/{id} cannot run here: {e}. Most of Minari's environments need {ROBOTICS}"
         ) from e
     return unit_box(_flat(env, minari.parts(id)))
 
@@ -168,8 +168,8 @@ def make_gym(id: str, columns: Sequence[str] = ()) -> gymnasium.Env:
     """
     if not is_gym(id):
         raise CorerlError(
-            f"gymnasium has no environment {id}.{nearest(id, gymnasium.registry)} Write those of other "
-            f"packages as module:id. gymnasium-robotics needs {ROBOTICS}."
+            f"gymnasium has no environment {id}.{nearest(id, gymnasium.registry)} Write one of another "
+            f"package as module:Id. gymnasium-robotics needs {ROBOTICS}."
         )
     if ":" in id and str(Path.cwd()) not in sys.path:
         sys.path.append(
@@ -190,7 +190,9 @@ def misfit(env: gymnasium.Env, dataset: Dataset) -> str:
     actions = env.action_space
     discrete = isinstance(actions, spaces.Discrete)
     if not isinstance(actions, spaces.Box) and not (discrete and actions.start == 0):
-        return f"actions are {actions} in the environment, neither vectors nor numbers from 0"
+        return (
+            f"actions are {actions} in the environment, but must be vectors or whole numbers from 0"
+        )
     if dataset.discrete != discrete:
         kinds = ("discrete", "vectors") if dataset.discrete else ("vectors", "discrete")
         return f"actions are {kinds[0]} in the data but {kinds[1]} in the environment"
@@ -226,19 +228,20 @@ def unit_box(env: gymnasium.Env) -> gymnasium.Env:
     space = env.action_space
     if isinstance(space, spaces.Box) and space.dtype.kind != "f":
         raise CorerlError(
-            f"{env} has actions of {space}, which are whole numbers, but a policy chooses any "
-            "numbers in [-1, 1]. Declare the actions as float32, or number them (Discrete)."
+            f"{env} has actions of {space}, which are whole numbers, but a policy chooses real "
+            "numbers in [-1, 1]. Declare the action space as a float32 Box, or as Discrete."
         )
     if not isinstance(space, spaces.Box) or ((space.low == -1).all() and (space.high == 1).all()):
         return env
     if not space.is_bounded():
         raise CorerlError(
-            f"{env} has unbounded actions, so corerl cannot scale them to [-1, 1]. Give its Box "
-            "finite bounds."
+            f"{env} has unbounded actions, so corerl cannot scale them to [-1, 1]. Give the Box of "
+            "its actions finite bounds."
         )
     if (space.low == space.high).any():
         raise CorerlError(
-            f"{env} has actions of {space}. One of their dimensions never changes: leave it out."
+            f"{env} has actions of {space}, where low equals high in some dimension. Leave that "
+            "dimension out."
         )
     one = space.dtype.type(1)  # of another type, gymnasium warns of an overflow
     return UnitBox(env, -one, one)

@@ -80,7 +80,7 @@ def load(name: str) -> Dataset:
     """Loads the set from this machine. If it is missing, raises CorerlError with the command for it."""
     if find(name) is None:
         raise CorerlError(
-            f"corerl/{name} has not been made on this machine: corerl data make corerl/{name}"
+            f"corerl/{name} has not been made on this machine. Make it with: corerl data make corerl/{name}"
         )
     return replace(minari.load(minari_id(name)), id=f"corerl/{name}")
 

@@ -85,7 +85,9 @@ class Task:
         Raises CorerlError for an online task, and for a file that is missing or broken.
         """
         if self.collection not in READERS:
-            raise CorerlError(f"{self.id} is an online task: it has no dataset.")
+            raise CorerlError(
+                f"{self.id} is an online task without a dataset. Choose an algorithm that learns online."
+            )
         dataset = self._read(split)
         if self.action_range is not None:
             dataset = narrowed(dataset, self.action_range)
@@ -101,7 +103,7 @@ class Task:
                 else READERS[self.collection].load(self.name)
             )
         if self.collection != "neorl2":
-            raise CorerlError(f"{self.id} has no validation file. NeoRL-2's tasks have one.")
+            raise CorerlError(f"{self.id} has no validation file. Only NeoRL-2's tasks have one.")
         return neorl2.load(self.name, split)
 
     def _load_own(self) -> Dataset:
@@ -244,12 +246,12 @@ def resolve(task_id: str, trust: bool = False) -> Task:
     shown = task_id if len(task_id) < 200 else f"{task_id[:40]}... ({len(task_id)} characters)"
     if collection not in COLLECTIONS or not name:
         raise CorerlError(
-            f"Unknown task {shown}: a task is <collection>/<name>, with a collection of "
-            f"{', '.join(COLLECTIONS)}.{_suggest(shown)}"
+            f"Unknown task {shown}.{_suggest(shown)} Write a task as <collection>/<name>. Collections: "
+            f"{', '.join(COLLECTIONS)}."
         )
     long = len(task_id) >= 200 and collection != "file"
     if long or not _exists(collection, name):
-        raise CorerlError(f"Unknown task {shown}.{_suggest(shown)}")
+        raise CorerlError(f"Unknown task {shown}.{_suggest(shown)} corerl data list shows all.")
     return Task(task_id, collection, name, trust)
 
 
@@ -265,7 +267,7 @@ def of(cfg: Config) -> Task:
         return replace(task, env=cfg.env, data=cfg.data)
     require(
         cfg.env is None and cfg.data == Data(),
-        f"env and data are settings for task=file/PATH. Leave them out with task={cfg.task}",
+        f"env= and data. are settings for task=file/PATH only. Leave them out with task={cfg.task}",
     )
     return task
 

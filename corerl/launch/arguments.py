@@ -55,7 +55,7 @@ def read(arguments: list[str]) -> Command:
     overrides = [_renamed(text) for text in flags.overrides if not text.startswith("sweep=")]
     require(
         len(chosen) < 2,
-        f"sweep={' sweep='.join(chosen)}: give one sweep at a time, since each has its own settings",
+        f"sweep={' sweep='.join(chosen)}: give only one sweep=, because each has its own settings",
     )
     name, multirun = flags.config_name or "config", flags.multirun or bool(chosen)
     if chosen:
@@ -97,7 +97,7 @@ def _flags(arguments: list[str]) -> argparse.Namespace:
     for text in flags.overrides:
         if text[:1] in ("+", "~") and not text.lstrip("+~").startswith("hydra"):
             raise CorerlError(
-                f"{text} would add or remove a setting. Change a setting with name=value."
+                f"{text} would add or remove a setting, which is not possible. Change one with name=value."
             )
     return flags
 
@@ -124,7 +124,7 @@ def _sweep(given: str) -> str:
     theirs = files("corerl.configs") / f"{own.stem}.yaml"  # Hydra looks there first
     require(
         own.stem != "schema" and not theirs.is_file(),
-        f"sweep={given}: one of corerl's own files in configs/ has this name. Rename your file.",
+        f"sweep={given} has the name of one of corerl's own files in configs/. Rename your file.",
     )
     node = _stored(own if is_own else files("corerl.sweeps") / f"{given}.yaml", own.stem)
     require(
@@ -135,7 +135,7 @@ def _sweep(given: str) -> str:
         several = _grid(node).get(key)
         require(
             not OmegaConf.is_list(several),
-            f"sweep={given}: {key} is a list. Write several values as one text with commas: "
+            f"sweep={given}: {key} is a list. Write its values as text with commas: "
             f"{key}: {','.join(map(str, several or []))}",
         )
     return own.stem
@@ -149,7 +149,7 @@ def _stored(file: Path | Traversable, name: str) -> DictConfig:
         raise CorerlError(unreadable(error)) from error
     require(
         OmegaConf.is_dict(node),
-        f"{file} is not a file of settings: it has no line of the form name: value",
+        f"{file} is not a file of settings. Write a line for each, as in steps: 1000",
     )
     ConfigStore.instance().store(name=name, node=node)
     return node
@@ -164,7 +164,7 @@ def _grid(node: DictConfig) -> DictConfig:
 
 def _folder(folder: Path, name: str) -> list[str]:
     """Registers the config of a folder that is given with Hydra's flags, and has its groups found."""
-    require(folder.is_dir(), f"--config-dir {folder} is not a folder")
+    require(folder.is_dir(), f"--config-dir {folder} must be a folder that exists")
     if (folder / f"{name}.yaml").is_file():
         _stored(folder / f"{name}.yaml", name)
     place = QuotedString(f"file://{folder.absolute()}", Quote.double).with_quotes()
@@ -193,7 +193,7 @@ def _with_own_files(text: str) -> str:
     for name in (Path(file).stem for file in files):
         require(
             name not in variants(),
-            f"{name}.py has the name of a table of corerl: rename it my_{name}.py",
+            f"{name}.py has the name of one of corerl's tables of settings. Rename it, as in my_{name}.py",
         )
     added = dict(zip(files, algos.add_all(files), strict=True))
     return f"algo={','.join(added.get(part, part) for part in parts)}"

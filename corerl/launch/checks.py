@@ -45,7 +45,7 @@ def check_simulator(cfg: Config, task: Task) -> None:
             return
         why = missing(str(error), for_evaluation(cfg.algo))
         if cfg.eval.later:
-            why += f" eval.later=true does not help, because {cfg.algo.label} trains in the environment."
+            why += f" eval.later=true cannot avoid this, because {cfg.algo.label} trains in the environment."
         raise CorerlError(why) from error
     try:
         spaces.check(cfg.algo, task.id, env.observation_space, env.action_space)
@@ -61,10 +61,9 @@ def _tell_own_statistics(env: gymnasium.Env, task: str) -> None:
         found = wrapper(env, kind)
         if found is not None and found.update_running_mean:
             print(
-                f"corerl: {task} is wrapped in {kind.__name__}, and each environment gathers its "
-                "own statistics. "
-                "Training and evaluation then see different scales, so one policy's scores vary. Leave "
-                "the wrapper out, or fix its statistics (update_running_mean=False).",
+                f"corerl: {task} is wrapped in {kind.__name__}, which gathers statistics in each "
+                "environment. Training and evaluation then see different scales, so one policy's scores "
+                "vary. Leave the wrapper out, or fix its statistics (update_running_mean=False).",
                 file=sys.stderr,
             )
 
@@ -96,6 +95,6 @@ def from_data(algo: Settings) -> bool:
 def missing(why: str, evaluates: bool) -> str:
     """Says why there is no simulator, and how to do without where it only `evaluates`."""
     instead = (
-        "Evaluate on another machine with eval.later=true, or not at all with eval.episodes=0."
+        "Evaluate later on another machine (eval.later=true), or not at all (eval.episodes=0)."
     )
     return f"{why.rstrip('.')}. {instead}" if evaluates else why

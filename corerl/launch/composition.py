@@ -49,7 +49,7 @@ def cells_of(command: Command) -> list[Config]:
         raise CorerlError(sentence(error, command.overrides)) from error
     require(
         found,
-        "glob() matches no algorithm's name. It works for algo= only: list tasks with commas",
+        "glob() matches no algorithm's name. glob() works for algo= only: list tasks with commas",
     )
     return found
 
@@ -81,10 +81,11 @@ def _composed(command: Command) -> Iterator[tuple[DictConfig, list[str]]]:
         return
     sweeper = _sweep_settings(command).sweeper or {}
     target = str(sweeper.get("_target_"))
-    require(target != "None", "hydra.sweeper does not name a sweeper: leave hydra/sweeper as it is")
+    require(target != "None", "hydra.sweeper names no sweeper. Leave hydra/sweeper as it is")
     require(
         target.endswith(LISTS_CELLS),
-        f"{target} chooses its cells while it runs, so they cannot be listed beforehand",
+        f"The sweeper {target} chooses settings while it runs, so corerl cannot list them beforehand. "
+        "Run the sweep with corerl train, without --dry-run",
     )
     grid = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
     parsed = parser.parse_overrides([*grid, *overrides])
@@ -120,7 +121,7 @@ def _jobs(overrides: list[Override]) -> Iterator[list[str]]:
         if override.is_sweep_override():
             require(
                 override.is_discrete_sweep(),
-                f"{override.input_line} is a range to search: add hydra/sweeper=optuna",
+                f"{override.input_line} is a range for a search. Add hydra/sweeper=optuna, or list values",
             )
             values[key] = [f"{key}={text}" for text in override.sweep_string_iterator()]
         else:
@@ -147,7 +148,7 @@ def typed(cfg: DictConfig, overrides: list[str]) -> Config:
         )
         require(
             name not in LEFT or cfg.table != LEFT[name].variant,
-            f"table={cfg.table} is an algorithm of its own now: choose algo={cfg.table}",
+            f"table={cfg.table} has become an algorithm of its own. Choose algo={cfg.table}",
         )
         defaults = _defaults(OmegaConf.get_type(cfg.algo))
         if cfg.compile == "False":  # what YAML makes of `off` in a sweep's file
@@ -196,4 +197,6 @@ def _apply(cfg: DictConfig, key: str, value: Any) -> None:
         OmegaConf.update(cfg, key, value, merge=True)
     except OmegaConfBaseException as error:
         file = file_of(cfg.table or cfg.algo.name)
-        raise CorerlError(f"{file} does not fit: {sentence(error)}") from error
+        raise CorerlError(
+            f"{file} does not fit the algorithm's settings: {sentence(error)}"
+        ) from error

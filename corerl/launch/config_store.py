@@ -47,14 +47,16 @@ def _settings(algorithm: str) -> DictConfig:
     for name, what in {"name": "its file's", "label": "its name in tables"}.items():
         require(
             name in config.__dataclass_fields__,
-            f"The Config in {inspect.getfile(config)} has no field {name} ({what}): add it",
+            f"The Config in {inspect.getfile(config)} has no field `{name}` ({what}). Add this field",
         )
     try:
         return OmegaConf.structured(config)
     except (OmegaConfBaseException, AssertionError, ValueError) as error:
         known = isinstance(error, OmegaConfBaseException)
         reason = (
-            sentence(error) if known else "one of its fields has a type that a setting cannot have."
+            sentence(error)
+            if known
+            else "a field has an unsupported type. Use int, float, bool, str, list or a dataclass."
         )
         file = inspect.getfile(config)
         raise CorerlError(f"The Config in {file} cannot be used: {reason}") from error

@@ -66,8 +66,8 @@ def continue_shorter(cfg: Config) -> None:
     if found.refused and found.fresh and not found.begun:
         path, (steps, reason) = next(iter(found.refused.items()))
         print(
-            f"corerl: {path} with {steps:,} steps cannot be continued, since {reason}. It stays as it "
-            f"is, and a new run of {cfg.steps:,} steps starts.",
+            f"corerl: the run of {steps:,} steps in {path} cannot be continued: {reason}. corerl "
+            f"keeps that run as it is, and starts a new one of {cfg.steps:,} steps.",
             file=sys.stderr,
         )
 
@@ -108,12 +108,12 @@ def _found(cfg: Config) -> _Found:
                 shorter.append((directory, steps, seeds))
                 wanted -= set(seeds)
             elif wanted & set(seeds):
-                reason = f"{directory.name} were trained together, but you ask for only some of these seeds"
+                reason = f"the seeds of {directory.name} train together, but you ask for only some of them"
                 refused[path] = steps, reason
         if unfinished and (reached := _reached(path)):
             many = len(unfinished) > 1
             named = f"seed{'s' if many else ''} {', '.join(map(str, unfinished))}"
-            reason = f"{named} {'have' if many else 'has'} not finished that run, or diverged in it"
+            reason = f"{named} {'have' if many else 'has'} not finished there, or diverged"
             refused[path] = reached, reason
     return _Found(shorter, refused, wanted, begun)
 
@@ -140,27 +140,27 @@ def _reason(cfg: Config, shorter: Path, steps: int) -> str:
     algo = vars(cfg.algo)
     needed = WITHOUT_SCHEDULE.get(cfg.algo.name)
     if steps > cfg.steps:
-        return "its run is longer than the new one"
+        return "it is longer than the new one"
     if needed is None:
         return (
-            f"{cfg.algo.label} may have a schedule, or collect data, in a way that depends on the "
-            "length of the run"
+            f"with {cfg.algo.label}, the first updates may depend on the total number of steps, as with a "
+            "learning-rate schedule"
         )
     for name, value in needed.items():
         if algo[name] != value:
-            return f"with algo.{name}={algo[name]} its updates depend on the length of the run"
+            return f"with algo.{name}={algo[name]}, the first updates depend on the total number of steps"
     for name, every in (("eval.every", cfg.eval.every), ("log_every", cfg.log_every)):
         if steps % every and (name != "eval.every" or cfg.eval.episodes):
             return (
-                f"{steps} is not a multiple of {name}={every}, so its results end with a row that "
-                "a longer run does not have"
+                f"{steps} is not a multiple of {name}={every}, so that run's results end with a row "
+                "that a longer run does not have"
             )
     device = pick_device(cfg.device)
     if any(_on_gpu(path) != (device.type == "cuda") for path, _ in groups(shorter)):
-        return "it ran on another kind of device (CPU or GPU), which draws other random numbers"
+        return "it ran on another kind of device (CPU or GPU), with other random numbers"
     before, now = (compile.resolve(cfg.compile, device, n).plan for n in (steps, cfg.steps))
     if before != now:
-        return "compile=auto does not compile so short a run, but compiles the new one"
+        return "compile=auto compiles the new run, but did not compile that shorter one"
     return ""
 
 
@@ -196,8 +196,8 @@ def _go_on(old: Path, new: Path, cfg: Config, steps: int, seeds: list[int]) -> N
             return
         _copy(old, new, cfg, steps)
     print(
-        f"corerl: seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}: resumes from "
-        f"the {steps:,} steps in {old}",
+        f"corerl: seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))} "
+        f"continue{'' if len(seeds) > 1 else 's'} after the {steps:,} steps in {old}",
         file=sys.stderr,
     )
 

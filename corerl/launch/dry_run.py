@@ -184,7 +184,7 @@ def _data(task: Task) -> str:
     if task.collection == "corerl":
         return "data to make"
     return (
-        "data to download, but CORERL_OFFLINE is set" if download.offline() else "data to download"
+        "needs a download, but CORERL_OFFLINE is set" if download.offline() else "data to download"
     )
 
 
@@ -195,7 +195,7 @@ def _totals(rows: list[Row], gpu: str | None) -> list[str]:
     )
     lines = [
         f"{len(rows)} cell{'s' if len(rows) > 1 else ''}, {seeds} seed{'s' if seeds > 1 else ''}, "
-        f"{done} done. Left: {updates:,} updates and {episodes:,} evaluation episodes."
+        f"{done} done. To do: {updates:,} updates and {episodes:,} evaluation episodes."
     ]
     for on_gpu, what in ((True, f"hours of one {gpu}"), (False, "CPU core-hours")):
         part = [each for each in rows if each.rate and each.rate.on_gpu == on_gpu]
@@ -205,24 +205,25 @@ def _totals(rows: list[Row], gpu: str | None) -> list[str]:
         lines.append(
             f"The updates take about {_number(hours)} {what}{_on_cores(hours, on_gpu, gpu)}"
             f"{f' ({_number(refused)} of them in cells that cannot run here)' if refused else ''}. "
-            "Evaluation comes on top."
+            "Evaluation takes extra time."
         )
         sources = sorted({f"{each.rate.source} ({each.rate.device})" for each in part})
         lines.append(f"Rates: {', '.join(sources)}.")
     if any(each.size_of_seed is not None for each in rows):
         lines.append(
-            "Memory counts the networks, optimisers and full replay of the seeds that train at a time. "
-            "Data and the values within an update come on top. Disk counts each seed's last two "
-            "checkpoints, which share the files of its replay."
+            "Memory counts the networks, optimisers and full replay of the seeds that train at "
+            "the same time. The dataset and the intermediate values of an update need more. Disk "
+            "counts each seed's last two checkpoints, which share the files of the replay."
         )
     unknown = sorted({each.cfg.label or each.cfg.algo.label for each in rows if not each.rate})
     if unknown:
-        lines.append(f"Not counted, since nobody has measured their size: {', '.join(unknown)}.")
+        lines.append(
+            f"This time leaves out {', '.join(unknown)}: corerl has not timed networks of their size."
+        )
     if not any(each.rate and each.rate.on_gpu for each in rows):
         lines.append(
             f"There is no time estimate for {gpu or 'a GPU'}, because corerl has not been timed on "
-            "it. A run of "
-            f"{rates.ENOUGH:,} updates there is timed for the next dry run."
+            f"it. After a run of {rates.ENOUGH:,} updates there, the next dry run has an estimate."
         )
     return lines
 
@@ -237,5 +238,5 @@ def _gpu(cfg: Config) -> str | None:
     try:
         device = pick_device(cfg.device)
     except CorerlError:  # a GPU is asked for, and this is not the machine that has it
-        return "the GPU asked for"
+        return "the requested GPU"
     return provenance.environment(device)["gpu"]

@@ -50,8 +50,8 @@ def sentence(error: Exception, arguments: Sequence[str] | None = None) -> str:
     cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
     if isinstance(cause, OverrideParseException):
         return (
-            f"Cannot read {cause.override!r}: give a setting as name=value, and put a value with "
-            "commas or brackets in quotes of its own, as in 'label=\"10% BC, filtered\"'."
+            f"Cannot read {cause.override!r}. Give a setting as name=value. A value with commas or brackets "
+            "needs quotes of its own, as in 'label=\"10% BC, filtered\"'."
         )
     if isinstance(cause, MissingConfigException):
         return _unknown_choice(str(cause))
@@ -65,7 +65,7 @@ def sentence(error: Exception, arguments: Sequence[str] | None = None) -> str:
     if ambiguous:
         given, key, values = ambiguous.groups()
         return (
-            f"{given} names several values: add -m to run one after the other, or write "
+            f"{given} has several values. Add -m to run one after the other, or write "
             f"'{key}=[{values}]' for a list."
         )
     return _bad_value(str(error), cause, chosen)
@@ -73,7 +73,9 @@ def sentence(error: Exception, arguments: Sequence[str] | None = None) -> str:
 
 def unreadable(error: Exception) -> str:
     """Says that a file of settings is damaged."""
-    return f"A file of settings cannot be read ({' '.join(str(error).split())[:200]}). Repair it."
+    return (
+        f"Cannot read a file of settings ({' '.join(str(error).split())[:200]}). Repair the file."
+    )
 
 
 def _of_a_file(cause: OmegaConfBaseException) -> str:
@@ -91,7 +93,7 @@ def _unknown_choice(text: str) -> str:
         return text.splitlines()[0].rstrip(".") + "."
     group, name = found.groups()
     if extra := EXTRAS.get(f"{group}/{name}"):
-        return f'{group}={name} is not installed here: pip install "corerl[{extra}]"'
+        return f'{group}={name} is not installed. Install it with: pip install "corerl[{extra}]"'
     options = re.search(r"Available options in .*:\n((?:\t.*\n?)*)", text)
     known = options.group(1).split() if options else []
     what = "algorithm" if group == "algo" else group
@@ -109,8 +111,8 @@ def _unknown_setting(text: str, cause: OmegaConfBaseException, chosen: str) -> s
     whole = (cause.full_key or "").rpartition(".")[0]
     if cause.object_type is dict and whole.startswith("algo."):
         return (
-            f"{whole} is a dictionary, whose entries cannot be set. Make them fields of Config, or "
-            "of a dataclass that is itself a field (corerl.config.group)."
+            f"{whole} is a dictionary, whose entries cannot be set one by one. Make them fields of "
+            "Config, or of a dataclass that is a field of Config (corerl.config.group)."
         )
     module = getattr(cause.object_type, "__module__", "")
     algorithm = module.removeprefix("corerl.algos.") if ".algos." in module else chosen
@@ -146,12 +148,12 @@ def _bad_value(text: str, cause: Exception, chosen: str) -> str:
     wanted = re.search(r"converted to (\w+)|is not a valid (\w+)", first)
     kind = wanted and (wanted.group(1) or wanted.group(2))
     if kind in WANTED:
-        return f"{shown} is not {WANTED[kind]}."
+        return f"{shown} must be {WANTED[kind]}."
     if "is not Optional" in first:
-        return f"{shown}: {key} needs a value."
+        return f"{shown}: {key} needs a value, not null."
     if "is not a subclass of" in first:
         inside = next((k for k in _known(chosen) if k.startswith(f"{key}.")), key)
-        return f"{shown}: {key} is a group of settings. Give them one by one, as in {inside}=..."
+        return f"{shown}: {key} is a group of settings. Set each by its name, as in {inside}=..."
     return first + (f" (setting {key})." if key and key not in first else ".")
 
 

@@ -75,7 +75,10 @@ def _launch(cfg: Config, device: torch.device, place: str) -> None:
     groups = prepare(cfg, device)
     if not groups:
         _tell_pending(cfg)
-        print(f"corerl: nothing to do, all seeds are in {cell_directory(cfg)}", file=sys.stderr)
+        print(
+            f"corerl: nothing to do, because all seeds are done in {cell_directory(cfg)}",
+            file=sys.stderr,
+        )
         refuse_diverged(cfg)
         return
     title, processes = f"{cfg.label or cfg.algo.label} {cfg.task}", _processes(cfg, device)
@@ -112,7 +115,7 @@ def prepare(cfg: Config, device: torch.device) -> list[list[int]]:
     continue_shorter(cfg)
     for stray in strays(cell):
         print(
-            f"corerl: skipped {stray}, which is not a folder of seeds such as seeds-0-4",
+            f"corerl: skipped {stray}, because a folder of seeds has a name such as seeds-0-4",
             file=sys.stderr,
         )
     together, processes = device.type == "cuda", _processes(cfg, device)
@@ -126,8 +129,8 @@ def prepare(cfg: Config, device: torch.device) -> list[list[int]]:
     _tell_idle(cfg)
     if task.collection == "file" and not from_data(cfg.algo):
         print(
-            f"corerl: {cfg.label or cfg.algo.label} learns only in {task.env}. It does not use "
-            f"the data of {task.id}.",
+            f"corerl: {cfg.label or cfg.algo.label} learns only in the environment {task.env}. It does not "
+            f"use the data of {task.id}.",
             file=sys.stderr,
         )
     return groups
@@ -145,7 +148,7 @@ def _tell_other_code(cfg: Config, planned: list[list[int]]) -> None:
         print(
             f"corerl: {_listed([old])} in {cell} started with different code of "
             f"{cfg.algo.name}.py and {'stay as they are' if len(old) > 1 else 'stays as it is'}. "
-            "To train with today's code in a new run, add label=NAME, the new run's name in tables.",
+            "To train again with today's code, add label=NAME, a name for the new run.",
             file=sys.stderr,
         )
 
@@ -157,8 +160,8 @@ def _refuse_pending(cfg: Config, planned: list[list[int]]) -> None:
         begun = checkpoint.exists(checkpoint.path_in(folder))
         require(
             not (begun and pending.steps(folder)),
-            f"{folder} has pending evaluations, whose scores must be written first (eval.later=false). "
-            f"Play them (corerl evaluate {folder} --pending), or resume with eval.later=true",
+            f"{folder} has pending evaluations, so it cannot resume with eval.later=false. Play them first "
+            f"(corerl evaluate {folder} --pending), or resume with eval.later=true",
         )
 
 
@@ -176,16 +179,17 @@ def _tell_idle(cfg: Config) -> None:
             print(
                 f"corerl: {cfg.label or cfg.algo.label} on {cfg.task} makes no update: its first "
                 f"{steps:,} steps only fill the replay ({name}), but training ends at "
-                f"steps={cfg.steps:,}. Give more steps, or lower {name}.",
+                f"steps={cfg.steps:,}. Raise steps, or lower {name}.",
                 file=sys.stderr,
             )
     if getattr(cfg.algo, "phase", None) == "both":
         before = cfg.algo.online.pretrain_steps + cfg.algo.online.warmup_steps
         if before >= cfg.steps:
             print(
-                f"corerl: {cfg.label or cfg.algo.label} on {cfg.task} makes no update online: pre-training "
-                f"and warm-up are {before:,} steps (algo.online.pretrain_steps and warmup_steps), and "
-                f"steps={cfg.steps:,} includes them. Raise steps, or lower these two.",
+                f"corerl: {cfg.label or cfg.algo.label} on {cfg.task} makes no update online: "
+                f"pre-training and warm-up take {before:,} steps, but training ends at "
+                f"steps={cfg.steps:,}. Raise steps, or lower algo.online.pretrain_steps and "
+                "algo.online.warmup_steps.",
                 file=sys.stderr,
             )
 
@@ -226,7 +230,8 @@ def refuse_diverged(cfg: Config) -> None:
         steps = ", ".join(f"seed {seed} by step {reported[seed]}" for seed in sorted(wanted)[:10])
         raise Diverged(
             f"{cfg.label or cfg.algo.label} on {cfg.task}: every seed diverged, so there is no result. "
-            f"There was a NaN, an overflow or a crash of the environment: {steps}."
+            f"There was a NaN, an overflow or a crash of the environment: {steps}. "
+            "Try smaller learning rates."
         )
 
 

@@ -73,12 +73,12 @@ def choose(setting: str) -> str:
         return _remembered()
     if not torch.backends.mkldnn.is_available():
         raise CorerlError(
-            "kernel=onednn was asked for, but this torch has no oneDNN: use kernel=mkl."
+            "kernel=onednn is not possible, because this torch has no oneDNN. Use kernel=mkl."
         )
     worst = error(_product("onednn"))
     if worst > EXACT:
         raise CorerlError(
-            f"kernel=onednn does not compute in float32 on this CPU (relative error {worst:.0e}): use "
+            f"kernel=onednn does not compute in float32 on this CPU (relative error {worst:.0e}). Use "
             "kernel=auto, or set ONEDNN_MAX_CPU_ISA=AVX512_CORE in the environment."
         )
     return "onednn"

@@ -42,7 +42,7 @@ def reported(error: BaseException, cfg: Config | None = None) -> str:
         many = [f"seeds={len(seed_list(cfg.seeds))}"] if len(seed_list(cfg.seeds)) > 1 else []
         names += many or ([] if names else ["algo.batch_size and the widths of the networks"])
         lower = ", ".join(names)
-    return f"There is not enough memory on {where}{needs}: lower {lower}."
+    return f"There is not enough memory on {where}{needs}. Lower {lower}."
 
 
 def _readable(size: str) -> str:

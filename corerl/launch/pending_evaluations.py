@@ -51,7 +51,10 @@ def _groups(path: Path) -> list[Path]:
         return [path]
     cells = [file.parent for file in files.below(path, "config.yaml")]
     if not cells:
-        raise CorerlError(f"There is no run at {path}: no config.yaml.")
+        raise CorerlError(
+            f"{path} is not the folder of a run: it has no config.yaml. Such a folder is called "
+            "<root>/<task>/<algorithm>-<hash>."
+        )
     return [directory for cell in cells for directory, _ in groups(cell)]
 
 
@@ -61,7 +64,7 @@ def _play_group(directory: Path, device: str) -> int:
         return 0
     cfg, seeds = settings(directory.parent), seeds_of_group(directory.name)
     cfg = replace(cfg, device=device, compile="off")
-    busy = f"Another process trains or plays in {directory}. Wait for it or stop it."
+    busy = f"Another process is training or playing in {directory}. Wait for it or stop it."
     # On a CPU a seed trains alone and with one thread, and with another number would round otherwise.
     threads = 1 if len(seeds) == 1 else None
     with files.held(directory / ".lock", busy), numerics(cfg, threads):
@@ -104,7 +107,7 @@ def _loaded(path: Path) -> dict[str, Any]:
         return load_checkpoint(path)
     except Damaged as error:
         raise CorerlError(
-            f"{error.problem}. Delete this file to play the other evaluations. This step then has no scores."
+            f"{error.problem}. To play the other evaluations, delete this file. Its step then has no scores."
         ) from error
 
 

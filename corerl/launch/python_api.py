@@ -87,14 +87,14 @@ def train(
     """
     require(
         (task is None) != (dataset is None),
-        "corerl.train needs exactly one of task=... and dataset=...",
+        "corerl.train needs either task=... or dataset=..., and not both",
     )
     of_file = [name for name in settings if name.split(".")[0] == "data"]
     require(
         not (of_file and isinstance(dataset, Dataset)),
-        f"{' '.join(of_file)} is for files, not for a Dataset. Give a Dataset's action bounds as "
-        "low and high "
-        'of Dataset.from_arrays, and an algorithm\'s settings as **{"algo.data.normalize_states": True}.',
+        f"{' '.join(of_file)} is for files, not for a Dataset. Give a Dataset's action bounds to "
+        "Dataset.from_arrays as low and high. Give an algorithm's settings as "
+        '**{"algo.data.normalize_states": True}',
     )
     root = Path(settings.get("root", Config.root)).expanduser()  # no shell has done it
     seeds = seeds if np.isscalar(seeds) or seeds is None else list(seeds)
@@ -113,12 +113,15 @@ def _own(dataset: Dataset | str | os.PathLike, root: Path) -> dict[str, Any]:
     if not isinstance(dataset, Dataset):
         require(
             isinstance(dataset, str | os.PathLike),
-            f"dataset is of type {type(dataset).__name__}, neither a file nor a Dataset. Make a "
+            f"dataset has type {type(dataset).__name__}, but must be a Dataset or the path of a file. Make a "
             "Dataset from arrays: corerl.Dataset.from_arrays(observations, actions, rewards, "
             "terminated, truncated)",
         )
         path = os.fspath(dataset)
-        require(own_files.find(path) is not None, f"There is no file {path}")
+        require(
+            own_files.find(path) is not None,
+            f"dataset={path}: there is no such file. Give the path of a file that exists",
+        )
         return {"task": f"file/{path}"}
     sha = hashlib.sha256()
     for field, array in own_files.fields_of(dataset).items():
@@ -139,7 +142,7 @@ def _remark_bounds(id: str, task: tasks.Task) -> None:
         low, high = task.box or (-1, 1)
         if np.any(low != -1) or np.any(high != 1):
             print(
-                f"corerl: {id} has no low and high, so corerl assumes actions in [-1, 1]. "
+                f"corerl: {id} has no action bounds, so corerl assumes actions in [-1, 1]. "
                 f"{task.env} will receive {np.unique(low)} for -1 and {np.unique(high)} for 1. If your "
                 "actions are in the environment's units, give Dataset.from_arrays the environment's "
                 "low and high.",
@@ -174,5 +177,5 @@ def _spelled(key: str, value: Any) -> str:
         return json.dumps(value)
     except TypeError as error:
         raise CorerlError(
-            f"{key}={value!r} is neither a number, a text nor a list of them."
+            f"{key}={value!r} must be a number, a text, or a list of numbers or texts."
         ) from error

@@ -1,13 +1,15 @@
-"""Trains a list of cells on this machine, several at a time, and stops in time.
+"""Trains a list of cells on this machine, several at a time, within a time limit.
+
+A cell is one algorithm on one task with one choice of settings, for all its seeds.
 
   corerl queue mine.yaml --minutes 50 --at-once 4
-  corerl queue neorl2 seeds=2 --dry-run      two updates of every cell, on CPU
-  corerl queue mine.yaml --pack DIR          datasets and list, for a machine
-                                             without a network:
+  corerl queue neorl2 seeds=2 --dry-run      try two updates of every cell
+  corerl queue mine.yaml --pack DIR          pack list and datasets, to run this
+                                             on a machine without a network:
   corerl queue DIR/queue.yaml --minutes 50 --out results
 
-FILE is a sweep's name or file, or a YAML list with the settings of a cell in
-each entry, the most valuable one first:
+FILE is a sweep's name or file, or a YAML list. Each entry of the list has the
+settings of one cell. Put the most valuable cell first:
 
   - algo=iql task=corerl/pendulum seeds=4
   - algo=td3_bc task=corerl/pendulum steps=20000
@@ -61,30 +63,35 @@ ENDED = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
-    add("file", metavar="FILE", help="a sweep's name or file, or a list of settings")
+    add("file", metavar="FILE", help="a sweep's name or file, or a YAML list of cells")
     add(
         "settings",
         nargs="*",
-        help="settings of every cell, right after FILE: seeds=3 eval.later=true",
+        help="settings for every cell, right after FILE: seeds=3 eval.later=true",
     )
-    add("--minutes", type=float, default=math.inf, help="minutes after which runs save and stop")
+    add(
+        "--minutes",
+        type=float,
+        default=math.inf,
+        help="time limit: after these minutes, runs save and stop",
+    )
     add(
         "--at-once",
         type=int,
-        help="programs that run together (default: 1 on a GPU, one per CPU core)",
+        help="processes that train at the same time (default: 1 on a GPU, else one per CPU core)",
     )
-    add("--dry-run", action="store_true", help="make two updates of each cell, on the CPU")
+    add("--dry-run", action="store_true", help="only try each cell with two updates, on the CPU")
     add(
         "--pack",
         type=Path,
         metavar="DIR",
-        help="pack the list and its datasets for another machine",
+        help="only pack the list and its datasets into DIR, for another machine",
     )
     add(
         "--out",
         type=Path,
         metavar="DIR",
-        help="also write the results here, in at most 8 files of 16 MiB",
+        help="also write the results to DIR, in at most 8 files of 16 MiB",
     )
 
 
@@ -94,11 +101,14 @@ def run(args: argparse.Namespace) -> int:
     require(args.at_once is None or args.at_once > 0, f"--at-once {args.at_once} must be positive")
     listed = status.distinct(read(args.file, args.settings))
     if args.pack:
-        require(not args.dry_run, "--pack trains nothing: leave --dry-run out")
+        require(
+            not args.dry_run,
+            "--pack only packs files, so --dry-run has no effect. Leave one of the two out",
+        )
         for line in queue_files.pack(listed, args.file, args.pack):
             print(line)
         command = shlex.join(["corerl", "queue", f"{args.pack}/queue.yaml", *args.settings])
-        print(f"On the other machine: {command}")
+        print(f"Run on the other machine: {command}")
         return 0
     with lasting_output(), _packed_data(args.file):
         if not args.dry_run:
@@ -121,7 +131,7 @@ def read(file: str, settings: list[str]) -> list[Config]:
         entries = files.plain_yaml(path)
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise CorerlError(f"{file} is not readable YAML ({reason}).") from error
+        raise CorerlError(f"{file} is not readable YAML ({reason}). Repair the file.") from error
     if not isinstance(entries, list):
         return cells([f"sweep={file}", *settings])
     found: list[Config] = []
@@ -130,11 +140,11 @@ def read(file: str, settings: list[str]) -> list[Config]:
         right = isinstance(words, list) and all(isinstance(word, str) for word in words)
         require(
             right and bool(words),
-            f"{file}, entry {number} is {entry!r:.60}. Write the settings of a cell, as in: "
+            f"{file}, entry {number} is {entry!r:.60}, but must be the settings of a run, as in: "
             "- algo=iql task=corerl/pendulum",
         )
         found += cells([*words, *settings])
-    require(bool(found), f"{file} lists no cell. Write a line for each: - algo=iql task=ID")
+    require(bool(found), f"{file} lists no runs. Write a line for each: - algo=iql task=ID")
     return found
 
 
@@ -166,10 +176,10 @@ def _train(listed: list[Config], args: argparse.Namespace) -> int:
     failed = _tell_end(listed, refused, args.dry_run)
     if args.out:
         left_out = queue_files.write_results(listed, args.out)
-        print(f"Results: cat {args.out}/results.tar.* | tar x")
+        print(f"Unpack the results with: cat {args.out}/results.tar.* | tar x")
         for path in left_out:
             print(
-                f"left out of {args.out}: {path} ({path.stat().st_size / queue_files.MIB:.1f} MiB)"
+                f"Too large for {args.out}: {path} ({path.stat().st_size / queue_files.MIB:.1f} MiB)"
             )
     return code or (2 if failed else 0)
 
@@ -259,7 +269,9 @@ def _tell_end(listed: list[Config], refused: set[Path], dry: bool) -> bool:
         states.append(state)
         print(f"{state}: {label} on {cfg.task}{'' if dry and state == 'complete' else detail}")
     counted = ", ".join(f"{states.count(s)} {s}" for s in dict.fromkeys(states))
-    again = "" if dry or set(states) == {"complete"} else " The same command runs the rest."
+    again = (
+        "" if dry or set(states) == {"complete"} else " Run the same command again for the rest."
+    )
     print(f"{len(states)} cells: {counted}.{again}")
     return "failed" in states
 

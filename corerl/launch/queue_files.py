@@ -55,8 +55,8 @@ def _needed(task: Task, cells: list[Config]) -> list[str]:
     """Returns the splits to pack of a task's data. None of what is made each time or comes with corerl."""
     if task.collection == "file":
         raise CorerlError(
-            f"--pack cannot pack {task.id}, since the path is part of the run's name. Copy the file to the "
-            "same path on the other machine, and leave its cells out here."
+            f"--pack cannot pack {task.id}, because the path is part of the run's name. Copy the file to the "
+            "same path on the other machine, and remove its cells from the list."
         )
     if not task.has_file:
         return []

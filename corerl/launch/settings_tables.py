@@ -23,7 +23,9 @@ def table(name: str, task: str) -> dict[str, Any]:
         CorerlError: there is neither a file nor an algorithm of that name.
     """
     if name not in _files() and name not in algos.names():
-        raise CorerlError(f"There is no table {name!r} in configs/.{nearest(name, _files())}")
+        raise CorerlError(
+            f"There is no table {name!r} of settings in configs/.{nearest(name, _files())}"
+        )
     rows = rows_of(name)
     values = table(rows["base"], task) if "base" in rows else {}
     for pattern, row in rows.items():
@@ -94,7 +96,7 @@ def rows_of(name: str) -> dict[str, Any]:
         rows = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
     except (yaml.YAMLError, ValueError) as error:
         reason = " ".join(str(error).replace('in "<unicode string>", ', "").split())
-        raise CorerlError(f"{file} cannot be read: {reason}.") from error
+        raise CorerlError(f"Cannot read {file}: {reason}. Repair the file.") from error
     whole = isinstance(rows, dict)
     if not whole or any(type(rows[k]) is not dict for k in rows if k not in ("algo", "base")):
         raise CorerlError(

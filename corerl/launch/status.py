@@ -45,7 +45,14 @@ def groups(root: Path) -> Iterator[Group]:
     """
     cells, skipped = _cells(root)
     if not cells:
-        raise CorerlError(" ".join([f"There are no runs below {root}.", *skipped]))
+        raise CorerlError(
+            " ".join(
+                [
+                    f"There are no runs below {root}. Give the folder of runs (root= of corerl train).",
+                    *skipped,
+                ]
+            )
+        )
     known = [
         (c["label"] or c["algo"]["label"], c["task"], config_labels.flatten(c)) for _, c in cells
     ]
@@ -63,7 +70,7 @@ def _cells(root: Path) -> tuple[list[tuple[Path, dict]], list[str]]:
         except CorerlError as error:
             skipped.append(f"Skipped: {error}")
         skipped += [
-            f"Skipped: {stray} is not a folder of seeds such as seeds-0-4."
+            f"corerl skipped {stray}, because a folder of seeds has a name such as seeds-0-4."
             for stray in strays(cell)
         ]
     return cells, skipped
@@ -147,7 +154,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "settings",
         nargs="*",
-        help="with a sweep: the other settings that corerl train was given, as in seeds=3",
+        help="for a sweep: the other settings that you gave to corerl train, as in seeds=3",
     )
 
 
@@ -192,12 +199,12 @@ def _asked_for(what: str, given: list[str]) -> Iterator[Group]:
 
     if Path(what).is_dir() and what not in sweeps():
         raise CorerlError(
-            f"{what} is a folder, and {' '.join(given)} chooses cells of a sweep. Give the folder alone "
-            "to list all its runs, or a sweep's name."
+            f"{what} is a folder, but {' '.join(given)} is for a sweep. Give the folder alone to "
+            "list all its runs, or the name of a sweep with these settings."
         )
     if what not in sweeps() and not what.endswith(".yaml"):
         raise CorerlError(
-            f"There is neither a folder nor a sweep {what!r}.{nearest(what, sweeps())} "
+            f"There is no folder and no sweep {what!r}.{nearest(what, sweeps())} "
             f"Sweeps: {', '.join(sweeps())}."
         )
     found = distinct(cells([f"sweep={what}", *given]))

@@ -42,7 +42,10 @@ def task_of(id: str, settings: list[str]) -> tasks.Task:
     """
     task = tasks.resolve(id)
     if task.collection != "file":
-        require(not settings, f"Settings are for tasks file/PATH only. Leave them out with {id}.")
+        require(
+            not settings,
+            f"The settings {' '.join(settings)} are for your own file, file/PATH. Leave them out with {id}.",
+        )
         return task
     try:
         given = OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.from_dotlist(settings))

@@ -37,9 +37,10 @@ from corerl.runs.files import Busy
 from corerl.training.stopping import Interrupted
 
 NO_TRIAL = (
-    "No trial of the search has a score: every one failed, or a seed diverged. Search other ranges."
+    "No trial of the search has a score, because every trial failed or had a seed that diverged. Search "
+    "other ranges."
 )
-STATUS = "Finished runs are kept. corerl status lists them, and the same command runs the rest."
+STATUS = "Finished runs are kept (see corerl status). Run the same command again for the rest."
 
 
 def main(arguments: list[str]) -> int:
@@ -62,7 +63,10 @@ def _show(listed: list[Config], package: str | None) -> int:
     """Prints the settings of every cell as it would run, tables and all, or the part named `package`."""
     for cfg in listed:
         found = OmegaConf.select(OmegaConf.create(asdict(cfg)), package or "")
-        require(found is not None, f"--package {package}: there is no such setting, or it is null")
+        require(
+            found is not None,
+            f"--package {package} must name a setting that exists and is not null",
+        )
         print(f"---\n{OmegaConf.to_yaml(found)}" if OmegaConf.is_config(found) else found)
     return 0
 
@@ -89,7 +93,7 @@ def _launch(command: Command, arguments: list[str]) -> int:
         reported = (
             "stopped and saved"
             if isinstance(stop, Interrupted)
-            else "stopped, and saved results are kept"
+            else "stopped, but saved results are kept"
         )
         again = shlex.join(["corerl", "train", *arguments])
         print(f"corerl: {reported}. Resume with the same command: {again}", file=sys.stderr)
@@ -157,7 +161,7 @@ def _tell_end(command: Command, outcome: Outcome) -> None:
         raise CorerlError(problems[0])
     if problems:
         listed = "\n".join(f"  {problem}" for problem in problems)
-        raise CorerlError(f"{len(problems)} cells of the sweep did not finish:\n{listed}")
+        raise CorerlError(f"{len(problems)} runs of the sweep did not finish:\n{listed}")
 
 
 def _tell_best(folder: Path) -> None:
@@ -222,14 +226,14 @@ def _help(command: Command) -> str:
         require(name in known, no_such("algorithm", name, sorted([*known, *variants()])))
     lines = [
         "usage: corerl train algo=NAME task=ID [setting=value ...]  (Hydra's grammar)",
-        "       corerl train -m algo=NAME,NAME task=ID,ID ...       every combination",
-        "       corerl train sweep=NAME                             a file of sweeps/",
-        "       corerl train ... --dry-run           what would run, and for how long",
+        "       corerl train -m algo=NAME,NAME task=ID,ID ...       runs every combination",
+        "       corerl train sweep=NAME                             runs a file of sweeps/",
+        "       corerl train ... --dry-run           shows what would run, and for how long",
         "",
-        *_listed("algo: ", [*known, "or a file of your own, algo=my_algo.py"]),
-        *_listed("algo with other settings (configs/): ", list(variants())),
-        "an algorithm's settings: corerl train algo=NAME --help",
-        "task: corerl data list",
+        *_listed("algo: ", [*known, "or your own file: algo=my_algo.py"]),
+        *_listed("algo, with the settings of a file in configs/: ", list(variants())),
+        "To list the settings of an algorithm: corerl train algo=NAME --help",
+        "To list the tasks: corerl data list",
         "",
         *_fields(Config(), ""),
         *_fields(Eval(), "eval."),
@@ -280,7 +284,7 @@ def _job(cfg: DictConfig, outcome: Outcome, count: int | None) -> float:
     try:
         require(
             not HydraConfig.get().job.chdir,
-            "hydra.job.chdir would move the runs, which lie below root=: leave it out",
+            "hydra.job.chdir would move the runs away from root=. Leave hydra.job.chdir out",
         )
         chosen = HydraConfig.get().overrides.task
         job = typed(cfg, chosen)
@@ -311,7 +315,7 @@ def _tell_of_d4rl(job: Config, chosen: list[str]) -> None:
         listed = " ".join(f"{key}={value}" for key, value in rows.items())
         print(
             f"corerl: {file_of(name)} has settings for D4RL's datasets, which {job.task} does not use. "
-            f"If they suit your data, add: {listed}",
+            f"To use these settings, add: {listed}",
             file=sys.stderr,
         )
 

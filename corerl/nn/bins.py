@@ -54,6 +54,6 @@ def check(cfg: Any) -> None:
     """Raises CorerlError where an algorithm's `levels` of `bins` are finer than float32."""
     require(
         cfg.levels * math.log2(cfg.bins) <= 20,
-        f"algo.bins={cfg.bins} in algo.levels={cfg.levels} levels make more bins than float32 can tell "
-        "apart. Choose values with bins ** levels below a million",
+        f"algo.bins={cfg.bins} in algo.levels={cfg.levels} levels are too fine for float32. Choose values "
+        "with bins ** levels below a million",
     )

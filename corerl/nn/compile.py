@@ -79,7 +79,9 @@ def resolve(mode: str, device: torch.device, steps: int) -> Mode:
     if mode not in MODES:
         raise CorerlError(f"compile={mode} is not one of {', '.join(MODES)}.")
     if mode == "graph" and device.type != "cuda":
-        raise CorerlError("compile=graph records CUDA graphs and needs a GPU. Use compile=compile.")
+        raise CorerlError(
+            "compile=graph records CUDA graphs, which need a GPU. Use compile=compile."
+        )
     automatic = mode == "auto"
     return Mode(_automatic(device, steps) if automatic else mode, demanded=not automatic)
 
@@ -108,16 +110,17 @@ def gradients(loss: Loss, parameters: Sequence[nn.Parameter], mode: str | Mode) 
         per_seed, metrics = loss(*inputs)
         if per_seed.ndim != 1:
             raise CorerlError(
-                f"A loss has the shape {tuple(per_seed.shape)} and must be (S,), a number per seed. A mean "
-                "or sum over everything mixes seeds. Name its axes, as in mean(-1)."
+                f"A loss has shape {tuple(per_seed.shape)}, but must be (S,): one number for each "
+                "of S seeds. A mean or sum over all axes mixes seeds. Name the axes, as in "
+                "mean(-1)."
             )
         S = len(per_seed)
         for shape in (tuple(p.shape) for p in parameters):
             if S > 1 and shape[:1] != (S,):
                 raise CorerlError(
-                    f"{S} seeds that train together would share a parameter of the shape {shape}. "
-                    "Its first axis must be the seeds, as in corerl.nn.networks.Linear. A module "
-                    "without that axis, such as nn.Linear, needs one process for each seed: "
+                    f"{S} seeds that train together would share a parameter of shape {shape}. "
+                    "The first axis must be the seeds, as in corerl.nn.networks.Linear. For modules "
+                    "without this axis, such as nn.Linear, train every seed in its own process: "
                     f"processes={S}."
                 )
         grads = torch.autograd.grad(per_seed.sum(), parameters, materialize_grads=True)
@@ -171,7 +174,8 @@ class _Fallback:
             reason = first_line(error)
             if not _Fallback.said:
                 print(
-                    f"corerl: compiling failed, running eager instead ({reason})", file=sys.stderr
+                    f"corerl: compiling failed, so the update runs uncompiled ({reason})",
+                    file=sys.stderr,
                 )
             _Fallback.said = True
             ran = "graph of eager operations" if self._mode.plan == "graph" else "off"
@@ -290,10 +294,13 @@ class _Captured:
             reason = first_line(_first(error))
             if self._mode.demanded:
                 raise CorerlError(
-                    f"compile=graph could not record the update ({reason}). compile=auto continues without "
-                    "a graph."
+                    f"compile=graph could not record the update ({reason}). Use compile=auto, which then "
+                    "continues without a graph."
                 ) from error
-            print(f"corerl: CUDA graph capture failed, running without ({reason})", file=sys.stderr)
+            print(
+                f"corerl: CUDA graph capture failed, so the run continues without a graph ({reason})",
+                file=sys.stderr,
+            )
             ran = "off" if self._mode.problem else "compile"
             self._mode.fall_back(ran, f"CUDA graph capture failed: {reason}")
             self._mode.tell("")

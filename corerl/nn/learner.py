@@ -164,9 +164,9 @@ class GradientStep:
         for optimizer in self._optimizers:
             require(
                 isinstance(optimizer, optim.Adam),
-                "A GradientStep hands its gradients to the optimiser. "
-                "corerl.nn.optim.Adam(parameters, lr) takes "
-                f"them, but {type(optimizer).__module__}.{type(optimizer).__qualname__} does not",
+                "A GradientStep hands its gradients to the optimiser, which "
+                f"{type(optimizer).__module__}.{type(optimizer).__qualname__} does not support. Use "
+                "corerl.nn.optim.Adam(parameters, lr)",
             )
         parameters = [p for optimizer in self._optimizers for p in optimizer.parameters]
         self.gradients = compile.gradients(loss, parameters, mode)

@@ -178,8 +178,8 @@ class Schedule:
     def __init__(self, optimizer: Adam, factor: Callable[[Tensor], Tensor]):
         require(
             not isinstance(optimizer.lr, Tensor),
-            "This optimiser has a Schedule already, and a second one would replace it. Multiply the "
-            "factors in one: Schedule(optimizer, lambda count: one(count) * other(count))",
+            "This optimiser already has a Schedule, which a second one would replace. Multiply the "
+            "factors in one Schedule: Schedule(optimizer, lambda count: one(count) * other(count))",
         )
         device = optimizer.parameters[0].device
         self._base, self._factor = float(optimizer.lr), factor

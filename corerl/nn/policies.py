@@ -157,7 +157,7 @@ def unsquashed(
     if spec.discrete:
         require(
             getattr(cfg, "policy", None) != "deterministic",
-            "algo.policy=deterministic has no probabilities, which discrete actions need. "
+            "algo.policy=deterministic gives no probabilities, but discrete actions need them. "
             "Choose algo.policy=gaussian",
         )
         return CategoricalPolicy(sizes, spec.rngs, **others).to(spec.device)

@@ -48,11 +48,11 @@ class Watch:
         more = f" and {len(names) - NAMED} others" if len(names) > NAMED else ""
         if names:
             print(
-                f"corerl: {run}: checkpoints do not keep {', '.join(names[:NAMED])}{more}, which "
-                "changed in training. A resumed run loses the value, a CUDA graph keeps the first "
+                f"corerl: {run}: checkpoints do not save {', '.join(names[:NAMED])}{more}, which "
+                "changed in training. A resumed run loses such a value, a CUDA graph keeps its first "
                 "value, and compiled code recompiles for every value. Store it as a tensor of the "
-                "agent, under a name that does not begin with _: torch.zeros((), "
-                "device=spec.device). A buffer of an nn.Module or an optim.Clock also works.",
+                "agent, torch.zeros((), device=spec.device), with a name that does not begin with _. "
+                "A buffer of an nn.Module or an optim.Clock also works.",
                 file=sys.stderr,
             )
 

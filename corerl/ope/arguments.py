@@ -34,16 +34,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds every option, and the runs, to a parser."""
     add = parser.add_argument
     run_help = (
-        "a run's folder, <root>/<task>/<algorithm>-<hash>, and settings that change how it acts"
+        "folders of runs, <root>/<task>/<algorithm>-<hash>, then settings that change how their "
+        "policies act"
     )
     add("runs", nargs="+", metavar="RUN", help=run_help)
     add("--seed", type=int, help="one of the run's seeds (default: all)")
     add("--device", default="cpu")
     add("--episodes", type=int, help="episodes to play with each seed (default: 100)")
-    add("--task", help="another task to play in, with the same observations and actions")
-    add(
-        "--tau", type=float, help="for cvar_offline: level of CVaR to play for (default: the run's)"
-    )
+    add("--task", help="play another task, with the same observations and actions")
+    add("--tau", type=float, help="for cvar_offline: CVaR level to play for (default: the run's)")
     add(
         "--steer",
         metavar="OTHER",
@@ -61,13 +60,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--risk",
         action="store_true",
         default=None,
-        help="CVaR of the played episodes (always shown in risk/...)",
+        help="also show the CVaR of the played episodes (always shown for risk/... tasks)",
     )
     add(
         "--pending",
         action="store_true",
         help=(
-            "play the pending evaluations of eval.later=true, of a run or of all runs below a "
+            "play the evaluations that eval.later=true left pending, in a run or in all runs below a "
             "folder"
         ),
     )
@@ -80,11 +79,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     ope = parser.add_argument_group("off-policy evaluation")
     add = ope.add_argument
     add("--method", default="", help="fqe,is,pdis,snis,snpdis,dr,sndr,cdf,sncdf")
-    add("--data", metavar="TASK", help="the dataset (default: the run's own)")
+    add("--data", metavar="TASK", help="dataset to judge on (default: the run's own)")
     add(
         "--policy",
         choices=("act", "sample"),
-        help="act: as evaluated (default), sample: draw actions from the policy",
+        help="act: actions as in evaluation (default), sample: actions drawn from the policy",
     )
     add("--epsilon", type=float, help="share of random discrete actions (default: as evaluated)")
     add(
@@ -95,13 +94,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--horizon",
         type=int,
-        help="steps of an episode that count (default: length of the longest)",
+        help="steps of an episode that count (default: the longest episode's)",
     )
     cut = "leave out episodes that stop before the horizon without a terminal state"
     add("--leave-out-cut", action="store_true", default=None, help=cut)
-    add("--behaviour", choices=("recorded", "fitted", "auto"), help="propensities")
-    add("--clip", type=float, metavar="Q", help="clip weights at this quantile, as 0.999")
-    add("--kernel", choices=tuple(KERNELS), help="default: gaussian")
+    add(
+        "--behaviour",
+        choices=("recorded", "fitted", "auto"),
+        help="source of the propensities: in the data, or a model fitted to it",
+    )
+    add(
+        "--clip",
+        type=float,
+        metavar="Q",
+        help="clip importance weights at this quantile, such as 0.999",
+    )
+    add("--kernel", choices=tuple(KERNELS), help="kernel over actions (default: gaussian)")
     add(
         "--bandwidth",
         type=float,
@@ -109,13 +117,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--interval", choices=intervals.METHODS, help="default: bootstrap")
     add("--level", type=float, help="confidence level of the interval (default: 0.95)")
-    add("--bounds", type=float, nargs=2, help="lowest and highest weighted return of an episode")
-    add("--upper", type=float, help="the largest possible return (cdf)")
-    finite = "fqe's return ends at the horizon too"
+    add(
+        "--bounds",
+        type=float,
+        nargs=2,
+        help="lowest and highest possible weighted return of an episode",
+    )
+    add("--upper", type=float, help="for cdf: the largest possible return")
+    finite = "for fqe: count the return only up to the horizon"
     add("--finite", action="store_true", default=None, help=finite)
     add("--fqe", nargs="*", metavar="KEY=VALUE", help=_settings())
     add(
-        "--select", type=Path, metavar="FOLDER", help="choose among all policies and write a figure"
+        "--select",
+        type=Path,
+        metavar="FOLDER",
+        help="also test how well the estimates choose among the policies, and write figures to FOLDER",
     )
 
 
@@ -138,13 +154,13 @@ def refuse(args: argparse.Namespace, names: Sequence[str], why: str, instead: st
 def refuse_unused(args: argparse.Namespace, methods: Sequence[str]) -> None:
     """Raises CorerlError where no method uses an option that was given."""
     if not weighs(methods):
-        refuse(args, ("behaviour", "clip", *OF_KERNELS), "fqe does not weight episodes")
+        refuse(args, ("behaviour", "clip", *OF_KERNELS), "Method fqe does not weight episodes")
     if set(methods).isdisjoint(NEEDS_MODEL):
         refuse(args, ("fqe",), f"{', '.join(methods)} fit no critic")
     if "cdf" not in methods:
         refuse(args, ("upper",), "Only the method cdf has an upper bound")
     if args.policy == "sample":
-        refuse(args, OF_KERNELS, "With --policy sample the policy's own density is used")
+        refuse(args, OF_KERNELS, "--policy sample uses the density of the policy, not a kernel")
 
 
 def acting_settings(settings: list[str]) -> list[dict[str, Any]]:
@@ -171,7 +187,7 @@ def numbers(text: str, kind: type, option: str, wanted: str) -> list:
     try:
         return [kind(value) for value in text.split(",")]
     except ValueError:
-        raise CorerlError(f"{option} {text} is not {wanted}, or several with commas.") from None
+        raise CorerlError(f"{option} {text} must be {wanted}, or several with commas.") from None
 
 
 WANTED = {int: "a whole number, such as 1000", float: "a number", bool: "true or false"}
@@ -184,13 +200,15 @@ def fqe_settings(settings: list[str]) -> fqe.Settings:
     values = {}
     for text in settings:
         key, _, value = text.partition("=")
-        require(key in known, f"--fqe has no setting {key!r}: {', '.join(sorted(known))}")
+        require(
+            key in known, f"--fqe has no setting {key!r}. Its settings: {', '.join(sorted(known))}"
+        )
         try:
             values[key] = _parsed(value, kinds[key])
         except (KeyError, ValueError):
-            several = "; spaces separate settings" if "," in value else ""
+            several = ". Separate settings with spaces" if "," in value else ""
             raise CorerlError(
-                f"--fqe {key}={value} is not {WANTED[kinds[key]]}{several}."
+                f"--fqe {key}={value} must be {WANTED[kinds[key]]}{several}."
             ) from None
     return fqe.Settings(**values)
 

@@ -38,13 +38,15 @@ def recorded(dataset: Dataset) -> Behaviour:
     """
     if dataset.behaviour_log_prob is None:
         raise CorerlError(
-            f"{dataset.id} was recorded without propensities, which importance weights need: fit a model "
-            "of the behaviour (--behaviour fitted), or choose method fqe, which needs none."
+            f"{dataset.id} was recorded without propensities, which importance weights need. Fit a model "
+            "of the behaviour (--behaviour fitted), or choose method fqe, which needs no weights."
         )
     log_prob = dataset.behaviour_log_prob.astype(np.float64)
     if dataset.discrete and (log_prob > 1e-6).any():
         row = int(np.argmax(log_prob > 1e-6))
-        raise CorerlError(f"{dataset.id}, row {row}: its propensity is larger than 1.")
+        raise CorerlError(
+            f"{dataset.id}, row {row}: a propensity must be at most 1. Repair behaviour_log_prob."
+        )
     return Behaviour(log_prob, "recorded")
 
 
@@ -83,8 +85,8 @@ def fitted(
     log_prob = model.of(torch.arange(len(held), device=device))
     found, wants = log_prob[held].mean(), _constant(dataset, held)[held].mean()
     source = (
-        f"fitted: held-out log-likelihood {found:.3f} a step, {wants:.3f} for a model that ignores "
-        "the state"
+        f"fitted: held-out log-likelihood {found:.3f} per step, against {wants:.3f} for a model that "
+        "ignores the state"
     )
     return Behaviour(log_prob, source)
 
@@ -129,7 +131,9 @@ def _held_out(dataset: Dataset, seed: int) -> np.ndarray:
     """Marks, `(N,)` bool, the rows of a tenth of the episodes, at least one. None where there is one."""
     n = dataset.n_episodes
     if n == 1:
-        raise CorerlError(f"{dataset.id} has one episode: too few to fit a model of its behaviour.")
+        raise CorerlError(
+            f"{dataset.id} has only one episode, too few to fit its behaviour. Choose method fqe."
+        )
     chosen = np.random.default_rng(seed).permutation(n)[: max(1, round(HELD_OUT * n))]
     held = np.zeros(n, bool)
     held[chosen] = True

@@ -1,22 +1,25 @@
 """Judges a run's policies: in a simulator, or from data alone with --method
 (off-policy evaluation).
 
-  corerl evaluate RUN --episodes 100      plays them
+  corerl evaluate RUN --episodes 100      plays the policies
   corerl evaluate RUN algo.guidance=1,2,3 plays them with each of these values
                                           (settings that training does not read)
-  corerl evaluate RUN --steer OTHER       plays them; another run's critic
+  corerl evaluate RUN --steer OTHER       plays them while another run's critic
                                           chooses among their samples (V-GPS)
-  corerl evaluate RUN --pending           plays the evaluations that a run with
-                                          eval.later=true has left
+  corerl evaluate RUN --pending           plays the evaluations that
+                                          eval.later=true has left pending
   corerl evaluate RUN --method fqe,snpdis --data corerl/cartpole --leave-out-cut
+                                          estimates returns from data alone
   corerl evaluate RUN RUN RUN --method fqe --select chosen/
-                                          how well estimates choose among runs
-  corerl evaluate RUN --rewards           how far a reward that was learned from
-                                          comparisons is from the true one
+                                          tests how well estimates choose among
+                                          runs
+  corerl evaluate RUN --rewards           compares a reward that was learned from
+                                          comparisons with the true reward
 
-Methods: fqe; is, pdis (importance sampling of episodes, of decisions), snis,
-snpdis (self-normalised); dr, sndr (doubly robust); cdf, sncdf (the whole law of
-returns). docs/ope.md says what each needs.
+Methods: fqe (fitted Q evaluation), is and pdis (importance sampling of episodes
+and of decisions), snis and snpdis (self-normalised), dr and sndr (doubly
+robust), cdf and sncdf (the distribution of returns). docs/ope.md says what each
+needs.
 """
 
 from __future__ import annotations
@@ -78,17 +81,17 @@ def run(args: argparse.Namespace) -> int:
     args.runs = list({Path(path).resolve(): path for path in args.runs}.values())
     if args.pending:
         taken = ("seed", "rewards", "method", *OF_PLAY, *OF_DATA)
-        refuse(args, taken, "--pending takes everything from the runs' own settings")
+        refuse(args, taken, "--pending uses the runs' own settings")
         return max(pending_evaluations.play(Path(path), args.device) for path in args.runs)
     if args.rewards:
-        refuse(args, ("method", *OF_PLAY, *OF_DATA), "--rewards compares rewards alone")
+        refuse(args, ("method", *OF_PLAY, *OF_DATA), "--rewards only compares rewards")
         return _rewards(args)
     methods = [name for name in args.method.split(",") if name]
     console = terminal.console()
     if not methods:
         return _play(console, args)
     check_methods(methods)
-    refuse(args, OF_PLAY, "--method judges from data and plays no episode")
+    refuse(args, OF_PLAY, "--method judges from data, so no episode is played")
     refuse_unused(args, methods)
     kept = True
     args.policy, args.fqe = args.policy or "act", fqe_settings(args.fqe or [])
@@ -153,7 +156,7 @@ def _check_comparable(questions: dict[tuple[Task, float], list[Loaded]]) -> None
         require(
             task == first,
             "--select needs policies with the same history and action_range. "
-            f"{one.path} and {agent.path} differ",
+            f"{one.path} and {agent.path} differ in them. Leave one out",
         )
         require(
             other == discount,
@@ -167,9 +170,8 @@ def _play(console: Console, args: argparse.Namespace) -> int:
     refuse(
         args,
         ("data", *OF_DATA),
-        "Without --method policies are played in the simulator",
-        ", or judge from data alone, by a method: --method fqe (or is, pdis, snis, snpdis, dr, sndr, cdf, "
-        "sncdf)",
+        "Without --method, policies play in the simulator",
+        ", or judge from data alone with --method fqe (or is, pdis, snis, snpdis, dr, sndr, cdf, sncdf)",
     )
     episodes = 100 if args.episodes is None else args.episodes
     require(episodes > 0, f"--episodes {episodes} must be positive")
@@ -232,7 +234,7 @@ def check_task(agent: Loaded, data: Task) -> None:
     if names[0] != names[1]:
         raise CorerlError(
             f"{agent.path} learned to act in {names[0]} ({agent.task.id}), but {data.id} was "
-            f"recorded in {names[1]}. Data of another task cannot judge a policy."
+            f"recorded in {names[1]}. Choose data of its own task with --data."
         )
 
 

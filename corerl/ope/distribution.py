@@ -35,7 +35,10 @@ class ReturnLaw:
     ):
         largest = float(logs.returns.max())
         upper = largest if upper is None else upper
-        require(upper >= largest, f"upper={upper} lies below a recorded return of {largest:.6g}")
+        require(
+            upper >= largest,
+            f"upper={upper} must be at least {largest:.6g}, the largest recorded return",
+        )
         self._values, self._place = np.unique(logs.returns, return_inverse=True)
         self._values = np.append(self._values, upper)
         self._weights, self._normalised = weights.last, normalised

@@ -44,7 +44,8 @@ class Terms:
     def __post_init__(self):
         if self.weights is not None and (self.weights.sum(0) == 0).any():
             raise CorerlError(
-                "All weights are zero at some step, where self-normalised estimates do not exist."
+                "All weights are zero at some step, so self-normalised estimates do not exist. Choose a "
+                "shorter --horizon, or the same method without sn."
             )
 
     @property

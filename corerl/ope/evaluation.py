@@ -53,7 +53,7 @@ def judge(
     require(
         not laws or options.interval == "bootstrap",
         f"interval={options.interval} does not exist for {' and '.join(laws)}, which have only "
-        "bootstrap intervals. Choose interval=bootstrap, or leave out these methods",
+        "bootstrap intervals. Choose interval=bootstrap, or leave these methods out",
     )
     policy.check(dataset)
     logs = Logs.of(
@@ -75,7 +75,7 @@ def judge(
         behaved = _behaviour(dataset, options, device)
         facts["propensities"] = behaved.source
         if options.clip is not None:
-            facts["clipping"] = f"weights at their {options.clip:g} quantile"
+            facts["clipping"] = f"weights are clipped at their {options.clip:g} quantile"
         relative = set(methods) <= {*estimators.NORMALISED, "fqe"}
         weights = _weights(policy, dataset, logs, behaved, options, facts, relative=relative)
     models = None
@@ -121,8 +121,8 @@ def _rows(
 
 def _of_mass(law: ReturnLaw) -> str:
     if law.beyond > 0.005:
-        return f"mass {law.beyond:.2g} beyond 1 cut off"
-    return f"mass {law.missing:.2g} left over" if law.missing > 0.005 else ""
+        return f"probability {law.beyond:.2g} above 1 is cut off"
+    return f"probability {law.missing:.2g} is missing" if law.missing > 0.005 else ""
 
 
 def _support(name: str, logs: Logs, weights: Weights | None) -> tuple[float, float]:
@@ -149,8 +149,8 @@ def _impossible(name: str, value: float, rewards: np.ndarray, steps: float, g: f
 def _return(logs: Logs, options: Options) -> str:
     steps = logs.rewards.shape[1]
     of = f"discount {options.discount:g}, up to {steps:,} steps, of {logs.episodes:,} episodes"
-    left = f" ({logs.cut:,} episodes without an end are left out)" if logs.cut else ""
-    endless = "" if options.finite else " (fqe without a limit of steps)"
+    left = f" (without {logs.cut:,} episodes that have no end)" if logs.cut else ""
+    endless = "" if options.finite else " (for fqe, without a limit of steps)"
     return of + left + endless
 
 
@@ -159,9 +159,9 @@ def _interval(options: Options) -> str:
     if options.interval not in intervals.BY_RANGE:
         return reported
     if options.bounds is None:
-        return f"{reported}, of the observed range"
+        return f"{reported}, for the observed range of returns"
     low, high = options.bounds
-    return f"{reported}, within {low:.12g} and {high:.12g}"
+    return f"{reported}, for returns from {low:.12g} to {high:.12g}"
 
 
 def _behaviour(dataset: Dataset, options: Options, device) -> Behaviour:
@@ -255,5 +255,5 @@ def _fitting(cfg: Settings) -> str:
 def _too_few(cfg: Settings) -> str:
     """Warns of an endless critic that remembers its start. After three constants 5 % of it are left."""
     constant = 1 / (cfg.polyak * (1 - cfg.discount)) if cfg.horizon is None else 0
-    few = f", too few: the critic's initial values fade with a time constant of {constant:,.0f} updates"
+    few = f" (too few: the critic's initial values fade with a time constant of {constant:,.0f} updates)"
     return few if cfg.steps < 3 * constant else ""

@@ -54,7 +54,7 @@ class Settings(config.Settings):
         require(0 <= self.discount <= 1, f"discount={self.discount} must lie in [0, 1]")
         require(
             self.horizon is not None or self.discount < 1,
-            "discount=1 makes a return without a horizon infinite: choose a finite horizon, or a "
+            "discount=1 makes returns without a horizon infinite. Choose a finite horizon, or a "
             "discount below 1",
         )
         super().__post_init__()

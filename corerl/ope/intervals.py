@@ -108,8 +108,8 @@ def _check_within(contributions: np.ndarray, low: float, high: float) -> None:
         first = int(inside.argmin())
         raise CorerlError(
             f"Episode {first} of {len(inside)} contributes {contributions[first]:.6g}, outside the "
-            f"bounds {low:g} and {high:g}. Give bounds of the weighted return (of V(s_0) for "
-            "fqe), or leave bounds out to use the observed range."
+            f"bounds {low:g} and {high:g}. Give wider bounds of the weighted return (for fqe "
+            "of V(s_0)), or leave bounds out to use the observed range."
         )
 
 

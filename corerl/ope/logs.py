@@ -61,7 +61,10 @@ class Logs:
             whole[:] = True
         elif not whole.all() and not leave_out_cut:
             raise _cut(dataset, lengths, whole, horizon)
-        require(whole.any(), f"No episode of {dataset.id} is complete up to horizon={horizon}")
+        require(
+            whole.any(),
+            f"No episode of {dataset.id} is complete up to horizon={horizon}. Choose a shorter horizon",
+        )
         lengths = np.minimum(lengths[whole], horizon)
         steps = np.arange(lengths.max())
         alive = steps < lengths[:, None]
@@ -94,7 +97,8 @@ def check_horizon(dataset: Dataset, horizon: int) -> None:
     longest = int(dataset.episode_lengths().max())
     require(
         0 < horizon <= longest,
-        f"horizon={horizon} does not fit {dataset.id}, whose longest episode has {longest} steps",
+        f"horizon={horizon} must lie in [1, {longest}], because the longest episode of {dataset.id} has "
+        f"{longest} steps",
     )
 
 
@@ -137,20 +141,20 @@ class Weights:
             CorerlError: a weight that is no number, all weights zero, weights too large or too small, or a
                 quantile outside (0, 1).
         """
-        require(clip is None or 0 < clip < 1, f"clip={clip} must lie in (0, 1): a quantile")
+        require(clip is None or 0 < clip < 1, f"clip={clip} must be a quantile in (0, 1)")
         require(
             not np.isnan(log_ratios).any(),
-            "A weight is NaN, because a recorded propensity is NaN",
+            "A weight is NaN, because a recorded propensity is NaN. Repair or drop its row",
         )
         if (log_ratios == np.inf).any():
             raise CorerlError(
-                "A recorded action has probability 0 under the behaviour policy: the recorded "
-                "propensities are wrong, or the model of the behaviour does not fit."
+                "A recorded action has probability 0 under the behaviour policy. Repair the recorded "
+                "propensities, or choose method fqe, which needs none."
             )
         logs = np.cumsum(log_ratios, axis=1)
         if (logs[:, -1] == -np.inf).all():
             raise CorerlError(
-                "All weights are zero: this policy could not have made any of the recorded "
+                "All weights are zero, because this policy would never play any of the recorded "
                 "episodes. Choose --epsilon or --policy sample for a stochastic policy, a shorter "
                 "--horizon, or method fqe, which needs no weights."
             )
@@ -158,7 +162,7 @@ class Weights:
             values = np.exp(logs - logs.max(0) if relative else logs)
         require(
             bool(np.isfinite(values).all() and values[:, -1].any()),
-            "The weights are larger or smaller than a float64 can hold. Choose a shorter horizon, "
+            "The weights overflow or underflow a float64. Choose a shorter horizon, "
             "only self-normalised methods, or method fqe",
         )
         if clip is None:

@@ -58,7 +58,7 @@ class Policy:
         if self.discrete != dataset.discrete:
             raise CorerlError(
                 f"The policy has {kinds[self.discrete]} actions, but {dataset.id} has "
-                f"{kinds[dataset.discrete]} actions: the policy is for another task."
+                f"{kinds[dataset.discrete]} actions. Choose data of the policy's task."
             )
         require(
             dataset.observations.ndim == 2,
@@ -73,7 +73,7 @@ class Policy:
         if observations != self.sizes[0] or wrong:
             raise CorerlError(
                 f"The policy takes {self.sizes[0]} observation and {actions} action features, but "
-                f"{dataset.id} has {observations} and {recorded}: it is a policy of another task."
+                f"{dataset.id} has {observations} and {recorded}. Choose data of the policy's task."
             )
 
 
@@ -142,26 +142,29 @@ def of_run(
         CorerlError: a policy that remembers its episode, one without a density where `sample` asks for
             it, an option of other actions, or observations that are no vectors.
     """
-    require(chance in ("act", "sample"), f"policy={chance} is neither act nor sample")
+    require(chance in ("act", "sample"), f"policy={chance} must be act or sample")
     require(epsilon is None or 0 <= epsilon <= 1, f"epsilon={epsilon} must lie in [0, 1]")
     if agent.remembers:
         raise CorerlError(
-            f"{agent.label} remembers its episode, so its actions at recorded states are unknown. "
-            "Evaluate it in the simulator (corerl evaluate RUN)."
+            f"{agent.label} acts on the whole episode so far, so its actions at recorded states are unknown. "
+            "Evaluate it in the simulator, without --method."
         )
     shape, count, features = agent.shapes
     require(
-        len(shape) == 1, f"{agent.task.id} has observations of shape {shape}, which are not vectors"
+        len(shape) == 1,
+        f"{agent.task.id} has observations of shape {shape}, but off-policy evaluation needs vectors",
     )
     if count is not None:
         require(
             chance == "act",
-            f"policy=sample is for continuous actions, but {agent.task.id} has discrete ones. "
-            "Give epsilon, the probability of a random action.",
+            f"policy=sample is for continuous actions, but {agent.task.id} has discrete actions. "
+            "Give epsilon instead, the probability of a random action.",
         )
         return _numbered(agent, shape[0], count, epsilon)
     require(
-        epsilon is None, f"epsilon is for discrete actions, but {agent.task.id} has continuous ones"
+        epsilon is None,
+        f"epsilon is for discrete actions, but {agent.task.id} has continuous actions. "
+        "Leave epsilon out",
     )
     return _continuous(agent, shape[0], features, chance, samples, seed)
 

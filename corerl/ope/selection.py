@@ -83,7 +83,7 @@ def rank_interval(
 def top(estimates: np.ndarray, truths: np.ndarray, k: int) -> Top:
     """Returns best@k, worst@k, mean@k and std@k (with k as divisor)."""
     estimates, truths = _checked(estimates, truths)
-    require(0 < k <= len(truths), f"k={k} must lie between 1 and the {len(truths)} policies")
+    require(0 < k <= len(truths), f"k={k} must be from 1 to {len(truths)}, the number of policies")
     chosen = truths[np.argsort(-estimates, kind="stable")[:k]]
     return Top(*map(float, (chosen.max(), chosen.min(), chosen.mean(), chosen.std())))
 
@@ -242,10 +242,10 @@ def _checked(estimates: np.ndarray, truths: np.ndarray) -> tuple[np.ndarray, np.
     estimates, truths = np.asarray(estimates, float), np.asarray(truths, float)
     require(
         estimates.shape == truths.shape and estimates.ndim == 1 and len(truths) > 0,
-        f"Estimates {estimates.shape} and true values {truths.shape} must be of the same policies",
+        f"Estimates {estimates.shape} and true values {truths.shape} must have one entry for each policy",
     )
     require(
         bool(np.isfinite(estimates).all() and np.isfinite(truths).all()),
-        "A policy without a finite estimate and a true value cannot be ranked: leave it out",
+        "Every policy needs a finite estimate and a finite true value. Leave out policies without them",
     )
     return estimates, truths

@@ -37,7 +37,9 @@ def report(
     """
     policies, given, impossible = _played(judged, dataset, methods, args)
     require(
-        len(policies) > 1, "--select needs at least two policies that were played in the simulator"
+        len(policies) > 1,
+        "--select needs at least two policies that were played in the simulator. Play some first: "
+        "corerl evaluate RUN",
     )
     truths = np.array([policy.truth for policy in policies])
     labels = [policy.algorithm for policy in policies]
@@ -75,9 +77,7 @@ def report(
         _print_selection(console, rows)
         for name, of_labels in ranks.items():
             _print_ranks(console, name, of_labels, distances)
-    print(
-        f"written to {args.select}: selection.csv, policies.csv, algorithms.csv and selection.png"
-    )
+    print(f"wrote selection.csv, policies.csv, algorithms.csv and selection.png to {args.select}")
 
 
 def _played(
@@ -96,13 +96,13 @@ def _played(
         for i, seed in enumerate(agent.seeds):
             if seed not in known:
                 print(
-                    f"corerl: {agent.path}, seed {seed}, was never played: left out",
+                    f"corerl: left out {agent.path}, seed {seed}, which was never played in the simulator",
                     file=sys.stderr,
                 )
                 continue
             if agent.steps[i] < agent.cfg.steps:
                 print(
-                    f"corerl: {agent.path}, seed {seed}, has not finished training: judged after "
+                    f"corerl: {agent.path}, seed {seed}, has not finished training, so it is judged after "
                     f"{agent.steps[i]:,} of {agent.cfg.steps:,} steps",
                     file=sys.stderr,
                 )

@@ -1,9 +1,9 @@
-"""A policy as one file that needs no corerl: `corerl export RUN --seed 3 policy.onnx` (or .pt2).
+"""Saves a policy as one file that needs no corerl: `corerl export RUN --seed 3 policy.onnx` (or .pt2).
 
-The file takes raw observations, float32 `(n, O)`, or uint8 `(n, channels, height, width)` where the policy
-learned from images' bytes, and returns the policy's greedy actions, with which it is evaluated but for a
-share of random ones: `(n, A)` in [-1, 1], or with `--units env` in the environment's own, or numbers `(n,)`.
-The normaliser is inside, and one seed's weights alone.
+The file takes raw observations: float32 `(n, O)`, or uint8 `(n, channels, height, width)` where the policy
+learned from images in bytes. It returns greedy actions, without the share of random actions that some
+evaluations have. Continuous actions are `(n, A)` in [-1, 1], or in the environment's units with `--units
+env`. Discrete actions are numbers `(n,)`. The file holds the normaliser and the weights of one seed.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ ONNX = 'pip install "corerl[onnx]"'
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("run", metavar="RUN", help="a run's folder, <root>/<task>/<algorithm>-<hash>")
-    add("out", type=Path, help="policy.onnx or policy.pt2")
+    add("out", type=Path, help="file to write, such as policy.onnx or policy.pt2")
     add("--seed", type=int, help="one of the run's seeds (default: its first)")
     add(
         "--units",
         choices=("unit", "env"),
         default="unit",
-        help="units of continuous actions: [-1, 1], or the environment's",
+        help="units of continuous actions. unit: [-1, 1], env: the environment's (default: unit)",
     )
 
 
@@ -82,20 +82,20 @@ def export(
         CorerlError: the policy depends on what went before, a package is missing, or the file's actions
             differ from the policy's by more than 1e-5 in units of [-1, 1].
     """
-    require(out.suffix in KINDS, f"{out} ends neither in .onnx nor in .pt2")
+    require(out.suffix in KINDS, f"The file {out} must end in .onnx or .pt2")
     if out.suffix == ".onnx":
         _need_onnx()
     agent = load(path, seed)
     agent = agent if seed is not None else agent.only(agent.seeds[0])
     require(
         not agent.remembers,
-        f"{agent.label} acts on the whole episode so far, not on one observation. Use corerl.load, and reset "
-        "it at the start of every episode",
+        f"{agent.label} acts on the whole episode so far, not on one observation. Use corerl.load, and call "
+        "reset() at the start of every episode",
     )
     require(
         not agent.samples,
         f"{agent.label} turns random noise into actions, so its policy is not a function of the "
-        "observation alone: use corerl.load",
+        "observation alone. Use corerl.load",
     )
     shape = agent.shapes.observation
     probe = _observations(agent.task, shape)
@@ -126,8 +126,8 @@ def export(
         difference = policy.difference(written[:, sure], expected[sure])
         if not (difference <= TOLERANCE and sure.float().mean() > 0.9):
             raise CorerlError(
-                f"The exported policy differs from {agent.label}'s by {difference:.2g}, so it was not kept: "
-                "this is a fault of corerl or of the exporter, please report it."
+                f"The exported policy differs from {agent.label}'s by {difference:.2g}, so corerl deleted "
+                "it. This is a fault of corerl or of the exporter. Please report it."
             )
         if out.suffix == ".onnx":
             _describe(part, facts)
@@ -233,7 +233,7 @@ def _need_onnx() -> None:
             importlib.import_module(name)
         except ImportError as error:
             raise CorerlError(
-                f"Writing .onnx files needs {name}, which is not installed: {ONNX}"
+                f"Writing .onnx files needs {name}, which is not installed. Run {ONNX}"
             ) from error
 
 

@@ -89,10 +89,9 @@ def load(
 def _check_numbers(seed: int | None, tau: float | None) -> None:
     require(
         seed is None or isinstance(seed, Integral),
-        f"seed={seed!r} is not a whole number: name one of the run's seeds, or leave seed out for "
-        "all of them",
+        f"seed={seed!r} must be a whole number, one of the run's seeds. Leave seed out for all of them",
     )
-    require(tau is None or isinstance(tau, Real), f"tau={tau!r} is no number")
+    require(tau is None or isinstance(tau, Real), f"tau={tau!r} must be a number in (0, 1]")
 
 
 def _acting_otherwise(algo: Any, chosen: Mapping[str, Any]) -> Any:
@@ -129,7 +128,9 @@ def find(path: Path) -> tuple[Path, list[Path]]:
         CorerlError: there is none, or there are several.
     """
     if not path.is_dir():
-        raise CorerlError(f"There is no run at {path}: it is not a folder.")
+        raise CorerlError(
+            f"There is no run at {path}, which is not a folder. See your runs with: corerl status"
+        )
     if path.name.startswith("seeds-") and (path.parent / "config.yaml").exists():
         cell, groups = path.parent, [path]
     else:
@@ -140,13 +141,16 @@ def find(path: Path) -> tuple[Path, list[Path]]:
                 f"There are {len(cells)} runs below {path}. Name one of them: {some}"
                 f"{', ...' if len(cells) > 3 else ''}"
                 if cells
-                else f"There is no run at {path}: no config.yaml."
+                else f"{path} is not the folder of a run: it has no config.yaml. See your runs with: corerl "
+                "status"
             )
         cell = cells[0]
         groups = [group for group, _ in groups_of(cell)]
     saved = [group for group in groups if exists(path_in(group)) or _needs_none(group)]
     if not saved:
-        raise CorerlError(f"{cell} has no checkpoint yet: its seeds have not saved.")
+        raise CorerlError(
+            f"{cell} has no checkpoint yet. Wait for the first, or train the run again."
+        )
     return cell, saved
 
 
@@ -156,7 +160,7 @@ def _tell_other_code(cfg: Config, cell: Path, groups: list[Path]) -> None:
     if old := code.of_another(folders, cfg.algo.name):
         print(
             f"corerl: {cell}, seed{'s' if len(old) > 1 else ''} {', '.join(map(str, old))}: "
-            f"trained with different code of {cfg.algo.name}.py. The policy acts by today's code.",
+            f"trained with different code of {cfg.algo.name}.py. The policy acts with today's code.",
             file=sys.stderr,
         )
 
@@ -185,9 +189,9 @@ def settings(cell: Path) -> Config:
         if isinstance(error, ModuleNotFoundError) and f"{error.name}".startswith("corerl.algos."):
             name = saved.algo.name
             raise CorerlError(
-                f"{cell / 'config.yaml'} cannot be read: {name} is not an algorithm of corerl. If "
-                f"it is one of your own, name its file, as in CORERL_ALGOS=path/to/{name}.py "
-                "before the command, or in os.environ."
+                f"{cell / 'config.yaml'} names {name}, which is not an algorithm of corerl. For your "
+                f"own algorithm, name its file with CORERL_ALGOS=path/to/{name}.py before the command, "
+                "or in os.environ."
             ) from error
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise CorerlError(f"{cell / 'config.yaml'} cannot be read: {reason}.") from error
@@ -237,7 +241,7 @@ def rebuilt(
     except (KeyError, ValueError, RuntimeError) as error:
         reason = first_line(error)
         raise CorerlError(
-            f"{path} was saved by different code ({reason}): load it with the code that saved it."
+            f"{path} was saved by different code ({reason}). Load it with the code that saved it."
         ) from error
     policy, also = parts.pop("policy"), parts.pop("also", {})
     step = saved["loop"]["step"] if "loop" in saved else cfg.steps

@@ -91,10 +91,10 @@ class Loaded:
         """Chooses the level of CVaR to play for, from the next episode on."""
         require(
             self.tau is not None,
-            f"{self.label} cannot play for another tau, because it learned for one level of tau, "
-            "or none. Leave tau out, or train algo=cvar_offline, which serves every level",
+            f"{self.label} cannot play for another tau than it was trained for. Leave tau out, or train "
+            "algo=cvar_offline, which learns every tau at once",
         )
-        require(0 < tau <= 1, f"tau={tau:g} is not in (0, 1]")
+        require(0 < tau <= 1, f"tau={tau:g} must lie in (0, 1]")
         for part in self._parts:
             part.act.tau = tau
 
@@ -103,7 +103,7 @@ class Loaded:
         parts = [part for part in self._parts if seed in part.seeds]
         if not parts:
             known = ", ".join(map(str, self.seeds))
-            raise CorerlError(f"{self.path} has no seed {seed}. It has {known}.")
+            raise CorerlError(f"{self.path} has no seed {seed}. Its seeds: {known}.")
         return Loaded(self.cfg, self.path, parts, seed, self.acting)
 
     # Acting.
@@ -132,7 +132,7 @@ class Loaded:
         several = observations.shape[: observations.ndim - len(shape)]
         if observations.shape != (*several, *shape) or len(several) > 1 or several == (0,):
             raise CorerlError(
-                f"{self.label} on {self.task.id} acts at observations of shape {shape} or (n, "
+                f"{self.label} on {self.task.id} needs observations of shape {shape} or (n, "
                 f"{', '.join(map(str, shape))}), not {observations.shape}."
             )
         observations = as_kept(observations, shape, self._kept)
@@ -164,7 +164,7 @@ class Loaded:
         given = by_name(given)
         if set(self.parts) != set(given):
             raise CorerlError(
-                f"{self.label} on {self.task.id} acts at observations with the parts "
+                f"{self.label} on {self.task.id} needs observations with the parts "
                 f"{', '.join(self.parts) or '(none)'}, not {', '.join(given)}."
             )
         known = {}
@@ -178,8 +178,8 @@ class Loaded:
             self._frames = first(observations, self.task.history)
         elif self._frames.shape[1:] != observations.shape:
             raise CorerlError(
-                f"observations were {self._frames.shape[1:]} at the last call and are {observations.shape}: "
-                "call reset() where other episodes begin."
+                f"observations had shape {self._frames.shape[1:]} in the last call, but "
+                f"{observations.shape} in this one. Call reset() where other episodes begin."
             )
         else:
             self._frames = later(self._frames, observations)
@@ -191,8 +191,8 @@ class Loaded:
             self.begin(len(self.seeds), episodes)
         require(
             not self.remembers or self._begun == episodes,
-            f"the last reset began {self._begun} episodes, but the observations are of "
-            f"{episodes}: call reset({episodes}) where other episodes begin",
+            f"the last reset() began {self._begun} episodes, but the observations are of "
+            f"{episodes} episodes. Call reset({episodes}) where other episodes begin",
         )
 
     def reset(self, episodes: int = 1) -> None:
@@ -209,13 +209,13 @@ class Loaded:
         """
         require(
             self._acted is not None,
-            "earned() takes the rewards of the actions that act() returned: call act() first",
+            "earned() takes the rewards for the last actions of act(). Call act() first",
         )
         rewards = torch.as_tensor(rewards, dtype=torch.float32, device=self.device)
         require(
             rewards.shape == self._acted,
             f"the rewards have shape {tuple(rewards.shape)}, but act() returned actions of shape "
-            f"{self._acted} (without the axis of features): give one reward for each action",
+            f"{self._acted} (without the axis of features). Give one reward for each action",
         )
         self.reward(rewards.reshape(len(self.seeds), -1))
 

@@ -26,8 +26,8 @@ def run(args: argparse.Namespace) -> int:
         os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     ):
         raise CorerlError(
-            "There is no screen here (neither DISPLAY nor WAYLAND_DISPLAY is set). Make a film, which "
-            "needs no screen: corerl record RUN --out film.mp4"
+            "There is no screen here (neither DISPLAY nor WAYLAND_DISPLAY is set). Make a film instead: "
+            "corerl record RUN --out film.mp4"
         )
     require(args.episodes > 0, f"--episodes {args.episodes} must be positive")
     agent = record.one_seed(load(args.run, args.seed))

@@ -38,7 +38,7 @@ def add_policy_arguments(parser: argparse.ArgumentParser, episodes: int) -> None
     add("run", metavar="RUN", help="a run's folder, <root>/<task>/<algorithm>-<hash>")
     add("--seed", type=int, help="one of the run's seeds (default: its first)")
     add("--episodes", type=int, default=episodes)
-    add("--task", help="another task with the same observations and actions")
+    add("--task", help="play another task, with the same observations and actions")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     require(args.episodes > 0, f"--episodes {args.episodes} must be positive")
     known = args.fps is None or 0 < args.fps < float("inf")
     require(known, f"--fps {args.fps} must be positive and finite")
-    require(args.out.suffix in KINDS, f"--out {args.out} ends neither in .mp4 nor in .gif")
+    require(args.out.suffix in KINDS, f"--out {args.out} must end in .mp4 or .gif")
     write = _writer(args.out)
     # Read when a simulator is first imported: without a screen, it must draw into memory.
     if sys.platform == "linux" and not os.environ.get("DISPLAY"):
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     fps = args.fps or rates[0]
     write(frames, fps)
     returns = ", ".join(f"{value:.2f}" for value in episodes.returns[0])
-    print(f"{args.out}: {len(frames):,} frames, {len(frames) / fps:.1f} s; returns {returns}")
+    print(f"{args.out}: {len(frames):,} frames, {len(frames) / fps:.1f} s, returns {returns}")
     return 0
 
 
@@ -100,7 +100,7 @@ def drawn(env: gymnasium.Env, mode: str, id: str) -> gymnasium.Env:
     if mode not in modes:
         what = "in a window" if mode == "human" else "as a film"
         raise CorerlError(
-            f"The environment of {id} cannot be shown {what}. Its render modes are "
+            f"The environment of {id} cannot be shown {what}. Its render modes: "
             f"{', '.join(map(str, modes)) or 'none'}."
         )
     # The simulators read it when they draw; to pass it to every maker would change all of them.
@@ -119,16 +119,16 @@ def telling_what_is_missing(id: str) -> Iterator[None]:
         text = one_line(error.__cause__ if isinstance(error, Crash) else error)
         if "pygame" in text:
             raise CorerlError(
-                f"Drawing {id} needs pygame, which is not installed: {VIDEO}"
+                f"Drawing {id} needs pygame, which is not installed. Run {VIDEO}"
             ) from error
         if any(
             word in text.lower()
             for word in ("egl", "osmesa", "opengl", "glfw", "gl context", "display")
         ):
             raise CorerlError(
-                f"{id} cannot be drawn here, because OpenGL without a screen is missing ({text}): "
-                "apt-get install "
-                "libegl1 (MUJOCO_GL=egl, where there is a GPU) or libosmesa6 (MUJOCO_GL=osmesa)."
+                f"{id} cannot be drawn here, because OpenGL without a screen is missing ({text}). "
+                "With a GPU, apt-get install libegl1 and set MUJOCO_GL=egl. Without, apt-get "
+                "install libosmesa6 and set MUJOCO_GL=osmesa."
             ) from error
         raise
 
@@ -142,7 +142,7 @@ def _writer(out: Path):
             import imageio_ffmpeg  # noqa: F401
     except ImportError as error:
         raise CorerlError(
-            f"Writing {out.suffix} files needs {error.name}, which is not installed: {VIDEO}"
+            f"Writing {out.suffix} files needs {error.name}, which is not installed. Run {VIDEO}"
         ) from error
 
     def write(frames: list[np.ndarray], fps: float) -> None:

@@ -33,7 +33,7 @@ def as_kept(x: np.ndarray, shape: Sequence[int], kept: type) -> np.ndarray:
     require(
         not (x < 0).any() and not (x > (255 if whole else 1)).any(),
         f"images must be uint8 in 0..255, or such values divided by 255, but these are {x.dtype} "
-        f"from {x.min():g} to {x.max():g}: give the environment's own images",
+        f"from {x.min():g} to {x.max():g}. Give the environment's own images",
     )
     return x.astype(np.uint8 if whole else np.float32)
 
@@ -135,8 +135,8 @@ class Restored:
         critic = getattr(agent, "critic", None)
         require(
             isinstance(critic, Critics),
-            f"{type(agent).__name__} has no critic of a state and an action that could steer a policy. Take "
-            "a run of IQL, CQL, Cal-QL, SAC, ReBRAC or another algorithm with one",
+            f"{type(agent).__name__} has no critic Q(s, a) that could steer a policy. Choose a run of IQL, "
+            "CQL, Cal-QL, SAC, ReBRAC or another algorithm with such a critic",
         )
         return critic
 
@@ -149,7 +149,7 @@ class Restored:
         )
         if not known or getattr(agent.cfg, "policy", None) == "deterministic":
             raise CorerlError(
-                f"The policy of {type(agent).__name__} has no known density: judge the actions "
-                "that it takes (--policy act)."
+                f"The policy of {type(agent).__name__} has no known density. Judge its greedy actions "
+                "with --policy act."
             )
         return agent, policy

@@ -100,7 +100,7 @@ def check_fit(agent: Loaded, task: Task) -> None:
         if one.shape != two.shape or type(one) is not type(two) or counts:
             raise CorerlError(
                 f"{agent.label} learned on {agent.task.id} with {name} of {one}, but {task.id} has "
-                f"{two}: it cannot act there."
+                f"{two}. Choose a task with the same {name}."
             )
 
 

@@ -50,8 +50,8 @@ def taken(agent: Loaded, episodes: int, every: int) -> Snapshots:
     """
     require(
         not agent.remembers,
-        f"{agent.label} remembers its episode, but a snapshot does not keep that memory. Choose "
-        "another teacher",
+        f"{agent.label} acts on the whole episode so far, which a snapshot does not keep. Choose a run of "
+        "another algorithm",
     )
     agent.check_values()
     made: list[Snapper] = []

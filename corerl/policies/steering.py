@@ -71,5 +71,5 @@ def _check_spaces(agent: Loaded, other: Loaded) -> None:
     ):
         require(
             one == two,
-            f"{other.path} cannot steer {agent.path}: their {what} differ, {two} and {one}",
+            f"{other.path} cannot steer {agent.path}, because their {what} differ: {two} and {one}",
         )

@@ -39,27 +39,27 @@ class Queries(Settings):
 
     prefix: ClassVar[str] = "algo.queries."
 
-    teacher: str = one_of("script", "person")  # script | person: you answer on a page, for one seed
+    teacher: str = one_of("script", "person")  # script (by true rewards) | person (you, on a page)
     budget: int = positive(1_400)  # questions per seed in total
     at_once: int = positive(128)  # questions per session
     every: int = positive(5_000)  # environment steps between sessions of questions
     schedule: str = one_of(  # questions per session: constant | falling | rising
         "constant", "falling", "rising"
     )
-    chooser: str = one_of(  # pairs to ask: uniform | by most disagreement | by most entropy
+    chooser: str = one_of(  # which pairs to ask: uniform | most disagreement | most entropy
         "uniform", "disagreement", "entropy"
     )
     candidates: int = positive(10)  # pairs considered for each question
-    length: int = positive(50)  # steps of a compared segment
+    length: int = positive(50)  # steps of each compared segment
     memory: int = positive(100_000)  # latest steps of each seed from which segments are drawn
-    epochs: int = positive(200)  # most epochs of reward training in one session of questions
+    epochs: int = positive(200)  # most epochs of reward training after a session of questions
     stop_accuracy: float = within(0.97, "(0, 1]")  # accuracy above which reward training stops
     # The script's faults, as of `Preferences`.
-    beta: float | None = at_least(0, None)  # noise: P = sigmoid(beta x difference) (null: none)
-    gamma: float = within(1.0, "(0, 1]")  # myopia: the t-th of L rewards counts gamma^(L-1-t)
+    beta: float | None = at_least(0, None)  # noise: sigmoid(beta * return difference) (null: none)
+    gamma: float = within(1.0, "(0, 1]")  # myopia: reward t of L in a segment counts gamma^(L-1-t)
     epsilon: float = within(0.0, "[0, 1]")  # probability that a preference is reversed
     skip: float = at_least(0, 0.0)  # skips pairs returning less than this share of a usual segment
-    equal: float = at_least(0, 0.0)  # returns closer than this share of a usual segment's are ties
+    equal: float = at_least(0, 0.0)  # ties: returns closer than this share of a usual segment's
 
     def count(self, step: int, steps: int, asked: int) -> int:
         """Returns how many questions a session at this step has."""
@@ -102,8 +102,8 @@ def possible_starts(over: np.ndarray, length: int) -> np.ndarray:
     found = first[inside[first + length - 1] == inside[first]]
     if not len(found):
         raise CorerlError(
-            f"No episode has algo.queries.length={length} steps so far. Lower it, or ask later (raise "
-            "algo.explore_steps)."
+            f"No episode has algo.queries.length={length} steps so far. Lower algo.queries.length, or ask "
+            "later by a larger algo.explore_steps."
         )
     return found
 
@@ -275,7 +275,7 @@ def answered(cfg: Queries, questions: Questions, trail: Trail, seeds: Sequence[i
         require(
             unit > 0 or not (cfg.skip or cfg.equal),
             "algo.queries.skip and .equal are shares of the mean episode return, but the latest "
-            f"episodes of seed {seed} do not return more than 0 on average. Set both to 0",
+            f"episodes of seed {seed} do not return more than 0 on average. Set both settings to 0",
         )
         labels.append(judged(questions.rewards[i].astype(np.float64), cfg, unit, rng))
     return np.array(labels)

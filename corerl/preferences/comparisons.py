@@ -59,16 +59,18 @@ class Comparisons:
                     f"{name} has {count} rows, but observations has {len(self.observations)}."
                 )
         if self.labels.ndim != 1:
-            raise CorerlError(f"labels {self.labels.shape} must be (P,), one number per pair.")
+            raise CorerlError(
+                f"labels have shape {self.labels.shape}, but must be (P,), one number per pair."
+            )
         if self.starts.ndim != 2 or len(self.starts) != len(self.labels) or self.size < 2:
             raise CorerlError(
-                f"starts {self.starts.shape} must be ({len(self.labels)}, 2), with one row for "
-                "each label, or have K columns for rankings of K segments."
+                f"starts have shape {self.starts.shape}, but must be ({len(self.labels)}, 2): one row for "
+                "each label, and two segments in each row (K for rankings of K)."
             )
         if not len(self.labels):
-            raise CorerlError("there is no comparison to learn from.")
+            raise CorerlError("there is no comparison to learn from. Give at least one.")
         if self.length < 1:
-            raise CorerlError(f"segments of {self.length} steps cannot be compared.")
+            raise CorerlError(f"segments have {self.length} steps, but need at least 1.")
         self._check_labels()
         self._check_segments()
         self._check_values()
@@ -78,7 +80,7 @@ class Comparisons:
             p = np.flatnonzero(self.labels)[0]
             raise CorerlError(
                 f"ranking {p} has label {self.labels[p]:g}. Rankings of {self.size} segments must "
-                "have label 0 and list the best segment first. Ties are not supported."
+                "have label 0 and list the best segment first. They cannot have ties."
             )
         if self.labellers is not None and not (
             self.labellers.shape == self.labels.shape
@@ -86,13 +88,13 @@ class Comparisons:
             and (self.labellers < len(self.names)).all()
         ):
             raise CorerlError(
-                f"labellers {self.labellers.shape} must be ({len(self.labels)},) indices into the "
-                f"{len(self.names)} names of labellers."
+                f"labellers have shape {self.labellers.shape}, but must be ({len(self.labels)},): "
+                f"indices into the {len(self.names)} names of labellers."
             )
         bad = np.flatnonzero(~np.isin(self.labels, LABELS))
         if bad.size:
             raise CorerlError(
-                f"comparison {bad[0]} has label {self.labels[bad[0]]:g}, which is not 0 (the first is "
+                f"comparison {bad[0]} has label {self.labels[bad[0]]:g}, but must be 0 (the first is "
                 "preferred), 0.5 (neither) or 1 (the second)."
             )
 
@@ -101,8 +103,8 @@ class Comparisons:
         for p, which in np.argwhere((self.starts < 0) | (last > len(self.observations)))[:1]:
             raise CorerlError(
                 f"comparison {p}: segment {which + 1} is rows {self.starts[p, which]} to "
-                f"{last[p, which]}, but there are only {len(self.observations)}: these labels "
-                "belong to another version of the data."
+                f"{last[p, which]}, but the data has only {len(self.observations)}. Get the "
+                "version of the data that was labelled."
             )
         # The episode of a row is the number of ends at or before it.
         episode = np.searchsorted(self.ends, self.starts, side="right")
@@ -111,14 +113,16 @@ class Comparisons:
         ]:
             raise CorerlError(
                 f"comparison {p}: segment {which + 1}, rows {self.starts[p, which]} to "
-                f"{last[p, which]}, crosses the end of an episode."
+                f"{last[p, which]}, crosses the end of an episode. Drop it."
             )
 
     def _check_values(self) -> None:
         for name in ("observations", "actions", "next_observations"):
             bad = np.flatnonzero(~np.isfinite(getattr(self, name)).all(1))
             if bad.size:
-                raise CorerlError(f"{name} of row {bad[0]} hold a NaN or an infinity.")
+                raise CorerlError(
+                    f"{name} of row {bad[0]} hold a NaN or an infinity. Repair or drop such rows."
+                )
 
     @classmethod
     def of_dataset(
@@ -166,8 +170,8 @@ class Comparisons:
         """
         if observations.shape[:3] != actions.shape[:3] or observations.shape[1] != 2:
             raise CorerlError(
-                f"segments of observations {observations.shape} and actions {actions.shape} must "
-                "both have shape (P, 2, L, ...)."
+                f"segments have observations of shape {observations.shape} and actions of shape "
+                f"{actions.shape}, but both must be (P, 2, L, ...)."
             )
         pairs, _, length = observations.shape[:3]
         following = np.concatenate([observations[:, :, 1:], observations[:, :, -1:]], axis=2)
@@ -217,7 +221,8 @@ class Comparisons:
             return self
         if not 0 < pairs <= len(self):
             raise CorerlError(
-                f"{self.id} has {len(self)} comparisons ({self.source}), not {pairs}."
+                f"{self.id} has only {len(self)} comparisons ({self.source}). Lower the number of pairs "
+                f"from {pairs}."
             )
         return self.of(np.arange(pairs))
 
@@ -265,7 +270,7 @@ def integers(name: str, values: Any) -> np.ndarray:
     """
     array = np.asarray(values)
     if array.size and array.dtype.kind not in "iu":
-        raise CorerlError(f"{name} must be of an integer type, not {array.dtype}.")
+        raise CorerlError(f"{name} must have an integer dtype, not {array.dtype}.")
     return array.astype(np.int64)
 
 
@@ -274,7 +279,7 @@ def one_length(value: Any) -> int:
     length = integers("length", value)
     if length.ndim:
         raise CorerlError(
-            f"length must be one integer, the length of all segments, but has shape {length.shape}."
+            f"length must be one integer, the steps of every segment, but has shape {length.shape}."
         )
     return int(length)
 

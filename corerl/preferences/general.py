@@ -38,7 +38,7 @@ class General(Settings):
     prefix: ClassVar[str] = "algo.model."
 
     dimension: int = at_least(0, 0)  # size of an episode's vector (0: no model, 1: Bradley-Terry)
-    temperature: float = positive(1.0)  # divisor of scores (authors: 0.1 above two dimensions)
+    temperature: float = positive(1.0)  # divisor of scores (authors: 0.1 for dimensions above 2)
     normalize: bool = False  # scales episode vectors to norm 1 (paper)
     budget: int = positive(1_000)  # questions to the teacher per seed
     hidden_layers: int = at_least(0, 2)
@@ -50,12 +50,12 @@ class General(Settings):
         super().__post_init__()
         require(
             self.dimension < 2 or self.dimension % 2 == 0,
-            f"{self.prefix}dimension={self.dimension} must be even, or 1 for Bradley and Terry's model, or 0 "
-            "for none",
+            f"{self.prefix}dimension={self.dimension} must be even, or 1 (Bradley-Terry), or 0 "
+            "(no model)",
         )
         require(
             self.dimension != 1 or not self.normalize,
-            f"{self.prefix}normalize=true leaves only the sign of a number, as {self.prefix}dimension=1 has. "
+            f"{self.prefix}normalize=true keeps only the sign of a vector with {self.prefix}dimension=1. "
             "Leave one of the two out",
         )
 

@@ -71,17 +71,17 @@ def mixture(
     count = int(labellers.max()) + 1 if len(labellers) else 0
     require(
         len(labellers) == len(ranked) and count > 0,
-        f"labellers of shape {labellers.shape} must have one labeller for each of the "
+        f"labellers have shape {labellers.shape}, but need one labeller for each of the "
         f"{len(ranked)} rankings",
     )
     silent = np.setdiff1d(np.arange(count), labellers)
     require(
         not silent.size,
-        f"labeller {silent[0] if silent.size else ''} has no answer: leave that labeller out",
+        f"labeller {silent[0] if silent.size else ''} has no answer. Leave that labeller out",
     )
     require(
         count >= groups,
-        f"{groups} groups need at least as many labellers, but there are only {count}",
+        f"{groups} groups need at least {groups} labellers, but there are only {count}. Choose fewer groups",
     )
     found = [_climb(ranked, labellers, groups, rng, bound, rounds) for _ in range(starts)]
     return max(found, key=lambda mixture: mixture.likelihoods[-1])
@@ -121,7 +121,10 @@ def held_out(ranked, labellers, groups: int, rng: np.random.Generator, **options
     _, first, counts = np.unique(labellers[order], return_index=True, return_counts=True)
     place[order] = np.arange(len(order)) - np.repeat(first, counts)
     late = place >= np.ceil(0.8 * counts)[labellers]
-    require(late.any(), "held-out answers need a labeller with at least five answers")
+    require(
+        late.any(),
+        "Held-out answers need a labeller with at least five answers. Answer more questions",
+    )
     found = mixture(ranked[~late], labellers[~late], groups, rng, **options)
     known = _posterior(found.theta, found.weights, ranked[~late], labellers[~late])[0]
     later = np.zeros((labellers.max() + 1, groups))
@@ -168,7 +171,7 @@ def segments_of(
                 ranked.append(rows[steps].mean(1))
                 who.append(number)
     for number, name in enumerate(labellers):
-        require(number in who, f"{name} has not decided any pair: leave this labeller out")
+        require(number in who, f"{name} has not decided any pair. Leave this labeller out")
     return np.array(ranked), np.array(who)
 
 
@@ -196,6 +199,6 @@ def describe(
     if best > 1:
         needed = questions_to_decide(fitted, ranked)
         lines.append(
-            f"{needed:.0f} such questions identify the group of a new labeller with odds of 99 to 1"
+            f"{needed:.0f} questions like these identify a new labeller's group with odds of 99 to 1"
         )
     return lines

@@ -47,9 +47,7 @@ class Pictures:
         except (
             Exception
         ) as error:  # simulators without OpenGL fail in many ways; curves always can be drawn
-            self.why = (
-                f"no picture of {task.id} can be drawn here ({type(error).__name__}: {error})"
-            )
+            self.why = f"corerl cannot draw {task.id} here ({type(error).__name__}: {error})"
 
     def _begin(self, task: Task) -> None:
         if sys.platform == "linux" and not os.environ.get("DISPLAY"):
@@ -60,7 +58,7 @@ class Pictures:
         if put is None:
             name = type(env.unwrapped).__name__
             env.close()
-            raise CorerlError(f"the state of {name} is not known from its observations")
+            raise CorerlError(f"the observations of {name} do not give its full state")
         env.reset(seed=0)
         env.unwrapped.render_mode = "rgb_array"
         put(self._dataset.observations[0], self._dataset.actions[0], 0)

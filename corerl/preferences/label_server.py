@@ -49,9 +49,9 @@ class Server(ThreadingHTTPServer):
         try:
             super().__init__((HOST, port), Handler)
         except (OSError, OverflowError) as error:
-            why = getattr(error, "strerror", "there is no port of that number")
+            why = getattr(error, "strerror", "there is no port with this number")
             raise CorerlError(
-                f"Port {port} cannot be used ({why}): choose another --port, or 0."
+                f"Cannot use port {port} ({why}). Choose another --port, or 0 for a free one."
             ) from error
 
     @property
@@ -89,7 +89,7 @@ class Server(ThreadingHTTPServer):
         except Exception as error:  # simulators fail in many ways
             with self._lock:
                 self._pairs.pop(number, None)  # asked again, it is drawn again
-            reported = f"Pair {number} cannot be drawn ({type(error).__name__}: {error})."
+            reported = f"Cannot draw pair {number} ({type(error).__name__}: {error})."
             raise CorerlError(reported) from error
         with self._lock:
             self.session.shown(number)

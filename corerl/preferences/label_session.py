@@ -80,25 +80,24 @@ class Session:
         path, known = self.path, parts["pairs"]
         if not is_of(str(parts["sha256"]), self.dataset):
             raise CorerlError(
-                f"{path} has labels of other data than {self.dataset.id} has here. "
+                f"{path} has labels of another version of {self.dataset.id} than this machine's. "
                 "Choose another --out."
             )
         require(
             int(parts["length"]) == self.length,
-            f"{path} has segments of {int(parts['length'])} steps: give --length {int(parts['length'])}, or "
-            "another --out",
+            f"{path} has segments of {int(parts['length'])} steps. Give --length {int(parts['length'])}, or "
+            "choose another --out",
         )
         shared = min(len(known), len(self.pairs))
         require(
             known.shape[1] == self.size,
-            f"{path} has questions about {known.shape[1]} segments: give --ranked "
-            f"{known.shape[1]}, or another "
-            "--out",
+            f"{path} has questions about {known.shape[1]} segments. Give --ranked "
+            f"{known.shape[1]}, or choose another --out",
         )
         require(
             len(known) <= len(self.pairs) and (known == self.pairs[:shared]).all(),
-            f"{path} has {len(known)} other pairs. Give the same --seed as when it was started and at "
-            "least as many --pairs, or another --out",
+            f"{path} has {len(known)} other pairs. Give the --seed that it was started with and at "
+            "least as many --pairs, or choose another --out",
         )
         self.answers[:shared], self.seconds[:shared] = parts["answers"], parts["seconds"]
         self.ranks[:shared] = parts.get("ranks", -1)
@@ -106,9 +105,8 @@ class Session:
         theirs = str(parts["labeller"])
         require(
             self.labeller in ("", theirs) or not theirs,
-            f"{path} has the answers of {theirs}, not of {self.labeller}: give --labeller "
-            f"{theirs}, or another "
-            "--out",
+            f"{path} has the answers of {theirs}, not of {self.labeller}. Give --labeller "
+            f"{theirs}, or choose another --out",
         )
         self.labeller = theirs or self.labeller
 
@@ -132,12 +130,18 @@ class Session:
         Raises:
             CorerlError: there is no such pair, the label is none, or the disk is full.
         """
-        require(0 <= pair < len(self.pairs), f"There is no pair {pair}")
-        require(label in (*LABELS, SKIPPED), f"{label} is no answer")
+        require(
+            0 <= pair < len(self.pairs),
+            f"There is no pair {pair}. Pairs go from 0 to {len(self.pairs) - 1}",
+        )
+        require(
+            label in (*LABELS, SKIPPED),
+            f"An answer must be one of {', '.join(map(str, (*LABELS, SKIPPED)))}, not {label}",
+        )
         whole = sorted(ranks) == list(range(self.size)) and label == 0
         require(
             whole or label == SKIPPED if self.size > 2 else not ranks,
-            f"{list(ranks)} is not an order of {self.size} segments",
+            f"{list(ranks)} must be an order of {self.size} segments",
         )
         now = time.monotonic()
         with self._saved():
@@ -215,7 +219,7 @@ def read(path: Path) -> dict[str, np.ndarray]:
         ]
         if missing:
             raise CorerlError(
-                f"it was not written by corerl label: it has no {', '.join(missing)}."
+                f"it has no {', '.join(missing)}, so corerl label did not write it. Choose another file."
             )
         return {name: file[name] for name in file.files}
 
@@ -233,12 +237,15 @@ def agreement(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> dict[
     lengths = [int(file["length"]) for file in (one, other)]
     require(
         lengths[0] == lengths[1],
-        f"segments of {lengths[0]} and of {lengths[1]} steps are not the same pairs: compare files of one "
-        "--length",
+        f"one file has segments of {lengths[0]} steps, the other of {lengths[1]}. Compare files with the "
+        "same --length",
     )
     first = dict(pairs_of_file(one))
     shared = [(first[pair], label) for pair, label in pairs_of_file(other) if pair in first]
-    require(bool(shared), "the two files have no answered pair in common")
+    require(
+        bool(shared),
+        "the two files have no answered pair in common. Answer more pairs of the same --seed",
+    )
     return _agreement(np.array(shared))
 
 
@@ -254,7 +261,7 @@ def pairs_of_file(file: dict[str, np.ndarray]) -> Iterator[tuple[tuple[int, int]
 
 def with_teacher(file: dict[str, np.ndarray], dataset: Dataset) -> dict[str, float]:
     """Measures `agreement` with the oracle of the true rewards, which ties only equal sums."""
-    require(len(file["labels"]) > 0, "the file has no answer yet")
+    require(len(file["labels"]) > 0, "the file has no answer yet. Answer some with corerl label")
     pairs, given = zip(*pairs_of_file(file), strict=True)
     rows = np.array(pairs)[..., None] + np.arange(int(file["length"]))
     sums = dataset.rewards.astype(np.float64)[rows].sum(-1)

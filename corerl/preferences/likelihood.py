@@ -20,16 +20,20 @@ def check(ranked: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray, n
     ranked = np.asarray(ranked, np.float64)
     require(
         ranked.ndim == 3 and 0 not in ranked.shape,
-        f"rankings {ranked.shape} must be (N, K, d): N rankings of K segments with d features, best first",
+        f"rankings have shape {ranked.shape}, but must be (N, K, d): N rankings of K segments with d "
+        "features",
     )
     require(
         ranked.shape[1] > 1,
-        "A ranking of one segment compares nothing. Give every ranking two segments or more",
+        "A ranking of one segment compares nothing. Give every ranking at least two segments",
     )
     require(np.isfinite(ranked).all(), "rankings hold a NaN or an infinity")
     weights = np.ones(len(ranked)) if weights is None else np.asarray(weights, np.float64)
     fits = weights.shape == (len(ranked),)
-    require(fits, f"weights {weights.shape} must be ({len(ranked)},), one number per ranking")
+    require(
+        fits,
+        f"weights have shape {weights.shape}, but must be ({len(ranked)},), one number per ranking",
+    )
     require(
         np.isfinite(weights).all() and (weights > 0).all(), "weights must be finite and above 0"
     )
@@ -123,8 +127,8 @@ def _check_maximum(ranked: np.ndarray) -> None:
     found = optimize.linprog(-gaps.sum(0), A_ub=-gaps, b_ub=np.zeros(len(gaps)), bounds=(-1, 1))
     require(
         -found.fun <= 1e-9 * max(1.0, np.abs(gaps).max()),
-        "The likelihood has no maximum: some theta agrees with every answer, and larger multiples "
-        "of it are likelier still. Set algo.bound",
+        "The likelihood has no maximum: some theta agrees with every answer, so larger multiples of "
+        "this theta are always likelier. Set algo.bound, the largest norm of theta",
     )
 
 

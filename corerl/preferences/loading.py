@@ -29,7 +29,7 @@ def check_crop(crop: int | None, compared: Preferences, least: int = 1) -> None:
     require(compared.length >= least, f"{length} must be at least {least}")
     require(
         crop is None or crop <= compared.length,
-        f"algo.crop={crop} does not fit into {length}. To use whole segments, set algo.crop=null",
+        f"algo.crop={crop} does not fit into {length}. Set algo.crop=null to use whole segments",
     )
 
 
@@ -39,7 +39,9 @@ def refuse(data: preprocessing.Preprocess, *names: str, reason: str) -> None:
     for name in names:
         value = getattr(data, name)
         unchanged = value == getattr(usual, name)
-        require(unchanged, f"algo.data.{name}={value} has no effect: {reason}")
+        require(
+            unchanged, f"algo.data.{name}={value} has no effect, because {reason}. Leave it out"
+        )
 
 
 def refuse_recorded(data: preprocessing.Preprocess) -> None:
@@ -63,7 +65,7 @@ def comparisons(
     if circular := found.in_circles():
         print(
             f"corerl: {circular:,} answers of {found.source} contradict each other (a over b, b over c, "
-            "c over a). No reward fits them all. Ask about these segments again, or leave them out",
+            "c over a). No reward fits all of these answers. Ask again, or leave them out",
             file=sys.stderr,
         )
     if not rankings or compared.split:
@@ -90,7 +92,7 @@ def prepared(
     require(
         len(normalizer.mean) == compared.observation_dim,
         f"the segments of {compared.id} ({compared.source}) have {compared.observation_dim} "
-        f"features, but the data of {run.task.id} have {len(normalizer.mean)}: they are not of "
+        f"features, but the data of {run.task.id} has {len(normalizer.mean)}. Choose labels of "
         "the same task",
     )
     compared = replace(
@@ -111,7 +113,7 @@ def load(
     compared = comparisons(run, cfg.preferences, cfg.data.clip_actions, rankings)
     require(
         compared.length > 1,
-        f"segments of {compared.id} ({compared.source}) have 1 step, but transitions need 2",
+        f"segments of {compared.id} ({compared.source}) have 1 step, but must have at least 2",
     )
     buffer, normalizer = None, None
     refuse_recorded(cfg.data)

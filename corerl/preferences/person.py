@@ -53,7 +53,9 @@ def of_questions(id: str, questions: Questions, observation_dim: int) -> Dataset
 
 def _serve(run: Run, session: Session, dataset: Dataset, number: int) -> None:
     server = Server(
-        session, lambda: Pictures(run.task, dataset), "nothing to run, training resumes by itself"
+        session,
+        lambda: Pictures(run.task, dataset),
+        "no command to run: training resumes by itself",
     )
     thread = threading.Thread(target=server.serve_forever, args=(PAUSE,), daemon=True)
     thread.start()

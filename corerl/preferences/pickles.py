@@ -35,7 +35,9 @@ def read_integers(path: Path) -> np.ndarray:
     """
     array = read_array(path)
     if array.dtype.kind not in "iu" or array.ndim != 1:
-        raise CorerlError(f"{path} holds {array.dtype} of shape {array.shape}, not integers (n,).")
+        raise CorerlError(
+            f"{path} holds {array.dtype} of shape {array.shape}, but must hold integers of shape (n,)."
+        )
     return array.astype(np.int64)
 
 
@@ -44,7 +46,9 @@ def read_array(path: Path) -> np.ndarray:
     with reading(path, "a pickle of one array"):
         size = path.stat().st_size
         if size > LARGEST:
-            raise CorerlError(f"it has {size:,} bytes, but labels have at most {LARGEST:,}.")
+            raise CorerlError(
+                f"it has {size:,} bytes, but a file of labels has at most {LARGEST:,}. Download it again."
+            )
         return _numbers(_Stack().read(path.read_bytes()))
 
 
@@ -150,7 +154,7 @@ SIZES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 def _only(holds: bool, problem: str) -> None:
     if not holds:
-        raise CorerlError(f"{problem}. Nothing in it was run. Download the file again.")
+        raise CorerlError(f"{problem}. corerl ran no code of this pickle. Download the file again.")
 
 
 def _asked(module: Any, name: Any) -> _Global:

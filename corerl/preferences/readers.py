@@ -82,7 +82,7 @@ def read_rows(source: str, root: Path, environment: str) -> Labelled:
     length = re.search(r"_len_(\d+)_", paths[0].name)
     if length is None or any(length[0] not in path.name for path in paths):
         raise CorerlError(
-            f"{folder}: the names of its files must agree on one length, as in _len_200_."
+            f"{folder}: all its files must name the same segment length, as in _len_200_."
         )
     labels = (_probabilities if scripted else _codes)(paths[2])
     return _labelled(folder, *paths[:2], labels, int(length[1]))
@@ -98,16 +98,16 @@ def _folder(source: str, root: Path, name: str) -> Path:
     within = root / inside if (root / inside).is_dir() else root
     folders = sorted(path.name for path in within.glob("*") if path.is_dir())
     raise CorerlError(
-        f"{within} has no folder {name} of {source}'s labels"
-        + (f"; there are {', '.join(folders)}" if folders else "")
-        + f". They are in github.com/{REPOSITORIES[source]}. Set algo.preferences.path to their folder."
+        f"{within} has no folder {name} with the labels of {source}"
+        + (f", only {', '.join(folders)}" if folders else "")
+        + f". Get them from github.com/{REPOSITORIES[source]}, and set algo.preferences.path to their folder."
     )
 
 
 def _one(folder: Path, pattern: str) -> Path:
     found = sorted(folder.glob(pattern))
     if len(found) != 1:
-        raise CorerlError(f"{folder} has {len(found)} files {pattern}, but exactly one is needed.")
+        raise CorerlError(f"{folder} has {len(found)} files {pattern}, but must have exactly one.")
     return found[0]
 
 
@@ -116,7 +116,7 @@ def _codes(path: Path) -> np.ndarray:
     bad = np.flatnonzero(~np.isin(codes, list(CODES)))
     if bad.size:
         raise CorerlError(
-            f"{path}: row {bad[0]} is {codes[bad[0]]}, which is not 0 (the first is preferred), 1 (the "
+            f"{path}: row {bad[0]} is {codes[bad[0]]}, but must be 0 (the first is preferred), 1 (the "
             "second) or -1 (neither)."
         )
     return np.select([codes == code for code in CODES], list(CODES.values()))
@@ -126,11 +126,11 @@ def _probabilities(path: Path) -> np.ndarray:
     """Reads the probabilities of the second segment, from rows (1, 0), (0, 1) and (0.5, 0.5)."""
     pairs = read_array(path)
     if pairs.ndim != 2 or pairs.shape[1] != 2:
-        raise CorerlError(f"{path} has shape {pairs.shape}, not (n, 2).")
+        raise CorerlError(f"{path} has shape {pairs.shape}, but must be (n, 2).")
     bad = np.flatnonzero(~np.isin(pairs[:, 1], LABELS) | (pairs.sum(1) != 1))
     if bad.size:
         raise CorerlError(
-            f"{path}: row {bad[0]} is {pairs[bad[0]]}, which is not one of the three labels."
+            f"{path}: row {bad[0]} is {pairs[bad[0]]}, but must be (1, 0), (0, 1) or (0.5, 0.5)."
         )
     return pairs[:, 1]
 
@@ -140,7 +140,7 @@ def _labelled(folder: Path, first: Path, second: Path, labels: np.ndarray, lengt
     if len(starts[0]) != len(starts[1]) or len(labels) > len(starts[0]) or not len(labels):
         raise CorerlError(
             f"{folder} has {len(starts[0])} first and {len(starts[1])} second segments and "
-            f"{len(labels)} labels: a file is cut off."
+            f"{len(labels)} labels, so a file is cut off. Download it again."
         )
     return Labelled(folder, np.stack(starts, 1)[: len(labels)], labels, length)
 
@@ -160,8 +160,8 @@ def on_rows(dataset: Dataset, found: Labelled, source: str, crossing: str) -> Co
     for p, which in np.argwhere((found.starts < 0) | (last >= len(rows)))[:1]:
         raise CorerlError(
             f"{found.where}: row {p} starts segment {which + 1} at {found.starts[p, which]}, but "
-            f"its {found.length} steps do not fit the {len(rows)} transitions of {dataset.id}: the "
-            "labels belong to another version of the data."
+            f"its {found.length} steps do not fit the {len(rows)} transitions of {dataset.id}. Get the "
+            "version of the data that was labelled."
         )
     if crossing == "keep":
         return _as_one_episode(dataset, rows, found, source)
@@ -174,7 +174,8 @@ def on_rows(dataset: Dataset, found: Labelled, source: str, crossing: str) -> Co
         raise CorerlError(
             f"{found.where}: in {bad.sum()} of {len(bad)} comparisons a segment crosses an episode's end. "
             f"The first is segment {which + 1} of row {p}, rows {starts[p, which]} to {last[p, which]}. "
-            "Set algo.preferences.crossing=drop, or keep to learn from them as the labels' authors did."
+            "Set algo.preferences.crossing=drop, or =keep to learn from these too, as the labels' authors "
+            "did."
         )
     return Comparisons.of_dataset(dataset, starts[~bad], found.length, found.labels[~bad], source)
 
@@ -214,16 +215,16 @@ def read_ipl(root: Path, environment: str, id: str) -> Comparisons:
             like = parts["obs_1" if name == "obs_2" else "action_1"]
             if parts[name].shape != like.shape or len(like) != len(parts["label"]):
                 raise CorerlError(
-                    f"{name} {parts[name].shape} does not fit {like.shape} and "
-                    f"{parts['label'].shape} labels."
+                    f"{name} has shape {parts[name].shape}, but must fit {like.shape} and labels of shape "
+                    f"{parts['label'].shape}."
                 )
         observations, actions = (
             np.stack([parts[f"{name}_1"], parts[f"{name}_2"]], 1) for name in ("obs", "action")
         )
         for p, which, *place in np.argwhere(np.abs(actions) > 1 + ROUNDING)[:1]:
             raise CorerlError(
-                f"action_{which + 1} of comparison {p} holds {actions[p, which, *place]:g}, outside [-1, 1]: "
-                "scale actions so that -1 and 1 are the environment's bounds."
+                f"action_{which + 1} of comparison {p} holds {actions[p, which, *place]:g}, outside [-1, 1]. "
+                "Scale actions so that -1 and 1 are the environment's bounds."
             )
         return Comparisons.by_value(id, "ipl", observations, actions.clip(-1, 1), parts["label"])
 
@@ -231,7 +232,7 @@ def read_ipl(root: Path, environment: str, id: str) -> Comparisons:
 def _keys(file, wanted: tuple[str, ...]) -> dict[str, np.ndarray]:
     missing = [name for name in wanted if name not in file]
     if missing:
-        raise CorerlError(f"it has no {', '.join(missing)}. It holds {', '.join(file)}.")
+        raise CorerlError(f"it must have {', '.join(wanted)}, but has only {', '.join(file)}.")
     return {name: file[name] for name in wanted}
 
 
@@ -299,11 +300,11 @@ def read_own(path: Path, dataset: Dataset, history: int = 1) -> Comparisons:
         parts = _keys(file, names)
         if not is_of(str(parts["sha256"]), dataset, history):
             raise CorerlError(
-                f"its labels are for {parts['dataset']}, whose rows differ from those of the local "
-                f"{dataset.id}. Make the labels again, or get the same version of the data."
+                f"its labels are for {parts['dataset']}, whose rows differ from those of "
+                f"{dataset.id} on this machine. Get the data that was labelled, or make the labels again."
             )
         if not len(np.atleast_1d(parts["labels"])):
-            raise CorerlError("this file has no answers yet.")
+            raise CorerlError("this file has no answers yet. Answer some with corerl label.")
         source, length = str(parts["source"]), one_length(parts["length"])
         judged = parts["labels"], source, file.get("labellers")
         return Comparisons.of_dataset(dataset, parts["starts"], length, *judged)

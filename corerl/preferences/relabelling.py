@@ -48,7 +48,7 @@ def blocks(rows: Rows, size: int = 1000) -> Rows:
     require(
         kept > 0,
         f"algo.trajectories=blocks needs blocks of {size} rows, but the dataset has only "
-        f"{len(rows.observations)}. Use algo.trajectories=episodes",
+        f"{len(rows.observations)} rows. Use algo.trajectories=episodes",
     )
     return Rows(*(x[:kept] for x in rows[:3]), np.arange(size, kept + 1, size))
 
@@ -105,7 +105,7 @@ def scaled(
         require(
             bool((best != worst).all()),
             "algo.data.return_range=true divides by the range of the learned returns, but all episodes "
-            "return the same. Set algo.data.return_range=false",
+            "have the same learned return. Set algo.data.return_range=false",
         )
         rewards = rewards * (1000 / (best - worst))
     return rewards * data.reward_scale + data.reward_shift

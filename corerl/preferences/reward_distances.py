@@ -48,8 +48,8 @@ def distances(agent: Loaded, dataset: Dataset | None = None) -> list[Distance]:
     t = dataset.transitions()
     if np.ptp(t.rewards) == 0:
         raise CorerlError(
-            f"All rewards of {dataset.id} are {t.rewards[0]:g}, so distances from them are not "
-            "defined."
+            f"All rewards of {dataset.id} are {t.rewards[0]:g}, so a distance to them is not "
+            "defined. Choose another task."
         )
     chosen = np.random.default_rng(0).permutation(len(t.rewards))[:ROWS]
     true, found = t.rewards[chosen].astype(np.float64), []
@@ -73,8 +73,7 @@ def _learned(agent: Loaded, parts: dict[str, Any], dataset: Dataset, t: Transiti
     reward = parts.get("reward", getattr(learner, "reward", None))
     if not hasattr(reward, "rewards") and not hasattr(learner, "implied_rewards"):
         raise CorerlError(
-            f"{agent.label} learns no reward. Only P-IQL, PT, DTR and IPL learn rewards, whose "
-            "distances can be measured."
+            f"{agent.label} learns no reward. Choose a run of P-IQL, PT, DTR or IPL, which learn rewards."
         )
     limit = getattr(cfg, "clip_actions", None) or cfg.data.clip_actions
     rows = rows_of(dataset, limit)

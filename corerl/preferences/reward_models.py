@@ -37,10 +37,10 @@ class Markov(Settings):
 
     steps: int = positive(1_600)  # first updates, which fit the reward (50 epochs of 32 batches)
     members: int = positive(3)  # reward networks, each with its own draw of comparisons
-    ensemble: str = added(  # reward of the members: mean | worst: the lowest | uncertainty
+    ensemble: str = added(  # how members are combined: mean | worst: the lowest | uncertainty
         one_of("mean", "worst", "uncertainty")
     )
-    penalty: float = added(at_least(0, 0.5))  # weight of the variance with ensemble=uncertainty
+    penalty: float = added(at_least(0, 0.5))  # ensemble=uncertainty: weight of the variance
     hidden_layers: int = at_least(0, 3)
     hidden_width: int = positive(256)
     activation: str = one_of("leaky_relu", "relu")  # hidden activations: leaky_relu | relu
@@ -51,14 +51,15 @@ class Markov(Settings):
     score: str = one_of("sum", "mean")  # score of a segment: sum | mean of its rewards
     lr: float = positive(3e-4)
     batch_size: int = positive(64)  # comparisons per batch and member
-    stop_accuracy: float | None = within(0.968, "(0, 1]")  # ends the fit above this (null: never)
-    seed: int | None = at_least(0, None)  # the seed whose reward all seeds use (null: each its own)
+    stop_accuracy: float | None = within(0.968, "(0, 1]")  # accuracy that ends the fit (null: none)
+    seed: int | None = at_least(0, None)  # seed whose reward all seeds use (null: each its own)
 
     def __post_init__(self):
         super().__post_init__()
         require(
             not (self.bounded and self.sigmoid),
-            f"{self.prefix}sigmoid=true and {self.prefix}bounded=true exclude each other. Set one to false",
+            f"{self.prefix}sigmoid=true and {self.prefix}bounded=true exclude each other. Set one of them "
+            "to false",
         )
 
     def seeds(self, seeds: Sequence[int]) -> list[int]:

@@ -52,7 +52,7 @@ def _checked(preferences: np.ndarray) -> np.ndarray:
     preferences = np.asarray(preferences, np.float64)
     require(
         preferences.ndim == 2 and preferences.shape[0] == preferences.shape[1],
-        f"preferences {preferences.shape} must be a square matrix",
+        f"preferences have shape {preferences.shape}, but must be a square matrix",
     )
     require(
         np.allclose(preferences + preferences.T, 1.0),

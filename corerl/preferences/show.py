@@ -30,28 +30,46 @@ TEACHERS = {
 """B-Pref's six (Lee et al. 2021, table 1), and two that judge by regret (`teachers`), as `Preferences`."""
 
 HELP = """\
-B-Pref's six teachers, named first, judge by the return. Two others judge by values. regret: return +
-V(end) - V(start). V is fitted to the data (about a minute). advantage: the sum of r + 0.99 V(s') - V(s)"""
+Choose how the teacher judges. The first six are B-Pref's teachers and go by the return. Regret is return +
+V(end) - V(start). Advantage is the sum of r + 0.99 V(s') - V(s). Fitting V to the data takes a minute"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what `corerl data preferences` takes."""
     plain = Preferences()
-    parser.add_argument("task", help="such as corerl/pendulum, or file/PATH")
-    parser.add_argument("--source", default=plain.source, help=", ".join(sources.SOURCES))
-    parser.add_argument("--path", help="the labels' file or folder, for sources other than teacher")
-    parser.add_argument("--crossing", default=plain.crossing, help=", ".join(readers.CROSSINGS))
-    parser.add_argument("--pairs", type=int, help="use only this many comparisons, from the first")
+    parser.add_argument("task", help="a task, such as corerl/pendulum or file/PATH")
     parser.add_argument(
-        "--ranked", type=int, default=plain.ranked, help="segments in each of a teacher's rankings"
+        "--source", default=plain.source, help=f"who labels: {', '.join(sources.SOURCES)}"
+    )
+    parser.add_argument("--path", help="file or folder of labels, for sources other than teacher")
+    parser.add_argument(
+        "--crossing",
+        default=plain.crossing,
+        help=f"segments across an episode's end: {', '.join(readers.CROSSINGS)}",
+    )
+    parser.add_argument("--pairs", type=int, help="use only the first comparisons, this many")
+    parser.add_argument(
+        "--ranked", type=int, default=plain.ranked, help="segments that a teacher ranks at a time"
     )
     parser.add_argument(
-        "--length", type=int, default=plain.length, help="steps of a teacher's segments"
+        "--length",
+        type=int,
+        default=plain.length,
+        help="steps of each segment that a teacher compares",
     )
     parser.add_argument("--seed", type=int, default=plain.seed)
     parser.add_argument("--teacher", choices=TEACHERS, default="oracle", help=HELP)
-    parser.add_argument("--discount", type=float, default=plain.discount, help="IPL's: 0.99")
-    parser.add_argument("--out", type=Path, help="an npz file for algo.preferences.source=file")
+    parser.add_argument(
+        "--discount",
+        type=float,
+        default=plain.discount,
+        help="discount of a segment's rewards (IPL: 0.99)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="also write the labels to this npz file, for algo.preferences.source=file",
+    )
 
 
 def show(console: Console, args: argparse.Namespace, task: Task) -> None:
@@ -66,12 +84,12 @@ def show(console: Console, args: argparse.Namespace, task: Task) -> None:
     by_rows = cfg.source != "ipl" and cfg.crossing != "keep"
     require(
         args.out is None or by_rows,
-        f"--out can hold only rows of the dataset, but segments of {cfg.source} with "
-        f"crossing={cfg.crossing} are not such rows. Leave --out out",
+        f"--out stores segments as rows of the dataset, but segments of {cfg.source} with "
+        f"crossing={cfg.crossing} are not rows of it. Leave --out out",
     )
     require(
         args.out is None or not args.out.exists(),
-        f"{args.out} exists already: choose another --out, or delete it",
+        f"{args.out} exists already. Choose another --out, or delete the file",
     )
     compared = sources.find(task, task.load, cfg)
     table = Table(
@@ -120,7 +138,8 @@ def facts(compared: Comparisons) -> dict[str, str]:
 def _contradictory(compared: Comparisons) -> dict[str, str]:
     circular = compared.in_circles()
     words = (
-        f"{circular:,} answers are part of a circle, which no reward can fit. algo=spo_general can"
+        f"{circular:,} answers are in a circle (a over b, b over c, c over a), which no reward fits. "
+        "algo=spo_general can learn from such answers"
     )
     return {"contradictory": words} if circular else {}
 
@@ -150,7 +169,7 @@ def _right(labels: np.ndarray, returns: np.ndarray) -> str:
     """Says how often the preferred segment has the larger return, over pairs without any tie."""
     decided = (labels != 0.5) & (returns[:, 0] != returns[:, 1])
     if not decided.any():
-        return "nothing is decided"
+        return "every answer or return is a tie"
     right = (labels == 1)[decided] == (returns[:, 1] > returns[:, 0])[decided]
     return (
         f"{100 * right.mean():.1f} % of {decided.sum():,} answers prefer the larger undiscounted "

@@ -41,20 +41,20 @@ class Preferences(Settings):
     sha256: str | None = added(None)  # checksum of the file at path, computed for the run's name
     pairs: int | None = positive(None)  # number of pairs (null: all of a file, 2,000 of a teacher)
     ranked: int = added(within(2, "[2, 20]"))  # segments that a teacher ranks at a time
-    split: bool = added(False)  # splits rankings into pairs, even for algorithms that take rankings
-    crossing: str = "refuse"  # segments in a file that cross an episode's end: refuse | drop | keep
+    split: bool = added(False)  # splits rankings into pairs (for algorithms that take rankings)
+    crossing: str = "refuse"  # segments in a file across an episode's end: refuse | drop | keep
     length: int = positive(64)  # steps of a teacher's segments (files have their own)
     seed: int = at_least(0, 0)  # seed of a teacher's pairs, the same for all seeds of a run
     # What a teacher compares; the latter two ask for V, fitted whenever labels are made
-    judge: str = added(one_of("return", "regret", "advantage"))  # by return | regret | advantage
+    judge: str = added(one_of("return", "regret", "advantage"))  # return | regret | advantage
     values: Values = added(group(Values))
     # A teacher's faults (B-Pref); without them it is an oracle.
-    beta: float | None = at_least(0, None)  # noise: P = sigmoid(beta x difference) (null: none)
-    gamma: float = within(1.0, "(0, 1]")  # myopia: the t-th of L rewards counts gamma^(L-1-t)
+    beta: float | None = at_least(0, None)  # noise: sigmoid(beta * return difference) (null: none)
+    gamma: float = within(1.0, "(0, 1]")  # myopia: reward t of L in a segment counts gamma^(L-1-t)
     epsilon: float = within(0.0, "[0, 1]")  # probability that a preference is reversed
     skip: float = at_least(0, 0.0)  # skips pairs returning less than this share of a usual segment
-    equal: float = at_least(0, 0.0)  # returns closer than this share of a usual segment's are ties
-    discount: float = within(1.0, "(0, 1]")  # the t-th reward of a segment counts discount^t
+    equal: float = at_least(0, 0.0)  # ties: returns closer than this share of a usual segment's
+    discount: float = within(1.0, "(0, 1]")  # reward t of a segment counts discount^t
 
     def __post_init__(self):
         super().__post_init__()
@@ -65,20 +65,23 @@ class Preferences(Settings):
         require(crossing in ways, f"{key}.crossing={crossing} is not one of {', '.join(ways)}")
         require(
             self.judge == "return" or not self.skip,
-            f"{key}.skip={self.skip} is a share of segment returns, which "
-            f"{key}.judge={self.judge} does not use. Leave {key}.skip out",
+            f"{key}.skip={self.skip} is a share of segment returns, but "
+            f"{key}.judge={self.judge} does not judge by returns. Leave {key}.skip out",
         )
         faults = [name for name in ("epsilon", "skip", "equal") if getattr(self, name)]
         require(
             self.ranked == 2 or not faults,
-            f"{key}.{', '.join(faults)} is for pairs only: leave it out with "
-            f"{key}.ranked={self.ranked}",
+            f"{key}.{', '.join(faults)} only works for pairs. Leave it out, or set {key}.ranked=2 instead of "
+            f"{self.ranked}",
         )
-        require(self.source != "file" or self.path, f"{key}.source=file needs {key}.path")
+        require(
+            self.source != "file" or self.path,
+            f"{key}.source=file needs {key}.path, the file of labels",
+        )
         require(
             self.source != "teacher" or self.path is None,
-            f"{key}.path={self.path} is not read with {key}.source=teacher. To read it, set "
-            f"{key}.source=file",
+            f"{key}.path={self.path} has no effect with {key}.source=teacher. Set {key}.source=file to read "
+            "the file",
         )
         for name in OF_TEACHERS if self.source != "teacher" else ():
             value = getattr(self, name)
@@ -102,7 +105,7 @@ def checksum(cfg: Preferences) -> str | None:
         return download.digest(path)
     require(
         cfg.source != "file",
-        f"There is no file {path}, which algo.preferences.path={cfg.path} names",
+        f"algo.preferences.path={cfg.path} must be a file that exists, but there is no {path}",
     )
     return None
 
@@ -114,7 +117,7 @@ def check_crop(crop: int | None, cfg: Preferences) -> None:
     length = readers.read_length(_root(cfg))
     require(
         crop <= length,
-        f"algo.crop={crop} does not fit the segments of {length} steps in {_root(cfg)}: algo.crop=null "
+        f"algo.crop={crop} does not fit the segments of {length} steps in {_root(cfg)}. algo.crop=null "
         "takes whole segments",
     )
 
@@ -142,13 +145,13 @@ def find(task: Task, dataset: Callable[[], Dataset], cfg: Preferences) -> Compar
     root = _root(cfg)
     if cfg.sha256 and checksum(cfg) != cfg.sha256:
         raise CorerlError(
-            f"{root} is not the file of labels that this run started with (its SHA-256 was "
-            f"{cfg.sha256[:12]}...). Restore that file, or start a new run on the present one."
+            f"{root} has changed since this run started (its SHA-256 was {cfg.sha256[:12]}...). Restore the "
+            "old file of labels, or start a new run on the present one."
         )
     if cfg.source == "ipl":
         require(
             task.action_range is None,
-            "action_range is for the dataset's actions, but algo.preferences.source=ipl has its "
+            "action_range changes the dataset's actions, but algo.preferences.source=ipl brings its "
             "own actions. Leave action_range out",
         )
         return _fitting(task, readers.read_ipl(root, task.name, task.id)).first(cfg.pairs)
@@ -156,7 +159,7 @@ def find(task: Task, dataset: Callable[[], Dataset], cfg: Preferences) -> Compar
         return readers.read_own(root, vectors(dataset()), task.history).first(cfg.pairs)
     require(
         task.collection == "d4rl",
-        f"the labels of {cfg.source} are for D4RL's datasets, but {task.id} is not one of them",
+        f"the labels of {cfg.source} are for tasks d4rl/..., not for {task.id}. Choose such a task",
     )
     found = readers.read_rows(cfg.source, root, task.name)
     compared = readers.on_rows(vectors(dataset()), found, cfg.source, cfg.crossing)
@@ -175,7 +178,7 @@ def _fitting(task: Task, compared: Comparisons) -> Comparisons:
     require(
         sizes == theirs,
         f"observations and actions of {task.id} have shapes {sizes[0]} and {sizes[1]}, but those "
-        f"of the labels have {theirs[0]} and {theirs[1]}",
+        f"of the labels have {theirs[0]} and {theirs[1]}. Choose labels of the same task",
     )
     return compared
 
@@ -184,7 +187,7 @@ def vectors(dataset: Dataset) -> Dataset:
     """Returns `dataset`. Raises CorerlError where preferences cannot be learned on it."""
     require(
         not dataset.discrete and dataset.observations.ndim == 2,
-        f"preferences are learned on vector observations and continuous actions, but {dataset.id} "
+        f"learning from preferences needs vector observations and continuous actions, but {dataset.id} "
         "has others",
     )
     return dataset

@@ -139,7 +139,7 @@ class Sums:
             require(
                 mean > 0,
                 "algo.preferences.skip and .equal are shares of the mean episode return, but "
-                f"episodes of {dataset.id} return {mean:.4g} on average. Set both to 0",
+                f"episodes of {dataset.id} return {mean:.4g} on average. Set both settings to 0",
             )
             self.unit = mean * cfg.length / float(dataset.episode_lengths().max())
 
@@ -202,7 +202,7 @@ def _draw(
             return np.concatenate(answered)[:pairs], np.concatenate(numbers)[:pairs]
     raise CorerlError(
         f"algo.preferences.skip={cfg.skip:g} leaves {sum(map(len, numbers))} of {ROUNDS * pairs} "
-        f"pairs of segments of {dataset.id}, but {pairs} are needed. Lower it."
+        f"pairs of segments of {dataset.id}, but {pairs} are needed. Lower algo.preferences.skip."
     )
 
 

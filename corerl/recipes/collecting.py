@@ -58,13 +58,13 @@ def is_made(name: str, recipe: dict[str, Any]) -> bool:
     folder, parts = suites.folder(name), _parts(name)
     half = files.read_json(parts / "recipe.json")
     if half is not None:
-        _require_same(half, recipe, f"corerl/{name} was begun with other settings", parts)
+        _require_same(half, recipe, f"corerl/{name} was started with other settings", parts)
         return False
     if not folder.exists():
         return False
     existing = suites.recipe(name) or {}
     _require_same(
-        existing, recipe, f"corerl/{name} exists and was made with other settings", folder
+        existing, recipe, f"corerl/{name} exists, but was made with other settings", folder
     )
     return True
 
@@ -118,7 +118,7 @@ def _require_same(existing: dict, wanted: dict, problem: str, folder: Path) -> N
     keys = [key for key in wanted if existing.get(key) != wanted[key]]
     if keys:
         differences = ", ".join(
-            f"{key} {existing.get(key)} there, {wanted[key]} here" for key in keys
+            f"{key} was {existing.get(key)} and is now {wanted[key]}" for key in keys
         )
         raise CorerlError(
             f"{problem} ({differences}). Give the same settings, or delete {folder} to make it "

@@ -160,8 +160,8 @@ def trained(cfg: Config, *, medium: bool) -> dict[str, Any]:
             _train(UntilMedium, cfg, directory)
         if not _stands_at_medium(cfg, latest):
             raise CorerlError(
-                f"SAC on {cfg.task} did not score {MEDIUM:.1f} within {cfg.steps:,} steps "
-                f"({directory}): give more --steps, or another --seed."
+                f"SAC on {cfg.task} did not reach a score of {MEDIUM:.1f} within {cfg.steps:,} "
+                f"steps ({directory}). Raise --steps, or choose another --seed."
             )
         shutil.copyfile(latest, kept.with_suffix(".part"))
         kept.with_suffix(".part").replace(kept)

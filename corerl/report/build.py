@@ -44,7 +44,7 @@ SWITCHES = ("best", "unequal", "risk", "rliable", "unfinished")
 def build(args: argparse.Namespace) -> int:
     """Writes everything under `args.out`. 1 if a figure failed (all else is written), else 0."""
     if args.replicates < 1:
-        raise CorerlError(f"--replicates is {args.replicates}. Give at least 1.")
+        raise CorerlError(f"--replicates {args.replicates} must be at least 1.")
     make_folder(args.out)
     options = Options(
         args.metric,
@@ -82,7 +82,7 @@ def build(args: argparse.Namespace) -> int:
     if args.published and not _beside(parts):
         names = ", ".join(args.published)
         notes.append(
-            f"{names} has no number for these algorithms and tasks in the unit of this report."
+            f"{names} has no number for the algorithms and tasks of this report, in its unit."
         )
     written = datetime.now().astimezone().strftime("%d %B %Y, %H:%M %Z")
     words = Words(args.title, written, _command(args), notes)
@@ -100,7 +100,7 @@ def _refuse_best(files: Iterable[str]) -> None:
         if holds_best(Path(file)):
             raise CorerlError(
                 f"{file} holds the best evaluation of every run, not the last (see its column "
-                "evaluation). Add --best, or report the runs that it was made from."
+                "evaluation). Add --best, or report the original runs."
             )
 
 
@@ -239,9 +239,7 @@ def _aggregate_plots(section: Section, look: dict, options: Options) -> dict[str
 
 def _boxes(parts: list[Section], note: str) -> list[str]:
     letters = drawing.boxes([*(n for s in parts for n in [*s.algorithms, *s.tasks]), note])
-    reported = (
-        f"The figures' font has no {letters[:20]}: boxes stand for such letters in PNG and SVG."
-    )
+    reported = f"The figures' font has no {letters[:20]}, so PNG and SVG show boxes instead."
     return [reported] if letters else []
 
 
@@ -250,16 +248,16 @@ def _unfinished_notes(runs: pd.DataFrame) -> list[str]:
     lines = []
     early = runs[counted & (runs["state"] != FINISHED)]
     if len(early):
-        lines.append(f"Counted although unfinished: {_list(early)}.")
+        lines.append(f"These unfinished runs are counted too: {_list(early)}.")
     diverged = runs[runs["state"] == "diverged"]
     if len(diverged):
         lines.append(
-            f"Diverged, and left out of every number below: {_list(diverged)}. Means over the "
-            "other seeds flatter an algorithm whose seeds diverge."
+            f"These runs diverged, so every number below leaves them out: {_list(diverged)}. The other "
+            "seeds then flatter their algorithm."
         )
     rest = runs[~counted & (runs["state"] != "diverged")]
     if len(rest):
-        lines.append(f"Not counted: {_list(rest)}.")
+        lines.append(f"These runs are not counted: {_list(rest)}.")
     lines += runs.loc[runs["state"] == "pending", "message"].unique().tolist()
     return lines
 

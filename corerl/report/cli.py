@@ -16,15 +16,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME",
         help=(
-            "published numbers to show next to ours: a shipped table (d4rl_offline, neorl2, ...) "
-            "or a CSV of your own"
+            "published numbers to show next to yours: a table of corerl (d4rl_offline, neorl2, ...) "
+            "or your own CSV"
         ),
     )
     add(
         "--metric",
         choices=("iqm", "median", "mean"),
         default="iqm",
-        help="the aggregate that sorts algorithms and curves (default: iqm)",
+        help="aggregate by which algorithms and curves are sorted (default: iqm)",
     )
     add("--baseline", metavar="ALGO", help="compare every algorithm with this one")
     add("--replicates", type=int, default=10_000, help="bootstrap replicates (default: 10000)")
@@ -33,29 +33,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--note",
         default="",
         metavar="TEXT",
-        help='below every figure and at the head of the page, as "1/100 of the paper\'s updates"',
+        help='text below every figure and at the head of the page, as "1/100 of the paper\'s updates"',
     )
     add(
         "--best",
         action="store_true",
-        help="the best evaluation of every run instead of the last (labelled so everywhere)",
+        help="count the best evaluation of every run instead of the last (the report says so)",
     )
     add(
         "--unequal",
         action="store_true",
-        help="also mark differences between runs of unequal numbers of steps",
+        help="also mark differences between runs with different numbers of steps",
     )
     add(
         "--risk",
         action="store_true",
-        help="also show the CVaR and the distribution of returns of tasks other than risk/...",
+        help="show the CVaR and the distribution of returns for all tasks, not only risk/...",
     )
     add(
         "--rliable",
         action="store_true",
         help=(
-            "also show rliable's own bootstrap intervals next to ours (takes a second for each "
-            "task of each pair of algorithms)"
+            "also show the bootstrap intervals of the package rliable (takes a second for each task "
+            "and pair of algorithms)"
         ),
     )
     add(

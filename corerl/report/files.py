@@ -34,7 +34,7 @@ def announce(folder: Path, names: Iterable[str]) -> None:
     for name in sorted(names - known):
         if (folder / name).exists():
             raise CorerlError(
-                f"{folder / name} exists and is not a report's. Move it, or give another --out."
+                f"{folder / name} exists, but no report wrote it. Move it, or give another --out."
             )
     _write_list(folder, known | names)
 

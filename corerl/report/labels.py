@@ -46,8 +46,8 @@ def split(
         ]
         reported = ", ".join(short.values()) or "the hash of the configuration"
         notes.append(
-            f"{label} was run with several configurations on the same task, so its seeds are not "
-            f"pooled but split by {reported}."
+            f"{label} has runs with several configurations on one task, so the report splits its seeds by "
+            f"{reported}."
         )
     return scores, notes
 
@@ -72,7 +72,7 @@ def _split_by_file(scores: pd.DataFrame, configs: dict[tuple[str, str], Settings
         return pooled
     return [
         f"{', '.join(sorted(labels))}: a task has several configurations, or the same seeds in several "
-        "files. The report splits seeds by their file instead of pooling them.",
+        "files. So the report splits seeds by their file.",
         *pooled,
     ]
 

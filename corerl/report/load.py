@@ -53,7 +53,9 @@ def load(paths: Iterable[Path | str], unfinished: bool = False) -> Results:
     seen: set[Path] = set()  # paths may overlap, as runs runs/corerl do
     for path in paths:
         if not os.path.exists(path):
-            raise CorerlError(f"There is no {path}. Give run folders or score files.")
+            raise CorerlError(
+                f"There is no file or folder {path}. Give run folders or score files."
+            )
         for place in _places(path):
             file = (place if place.is_file() else place / "scores.csv").resolve()
             if file in seen:
@@ -85,8 +87,8 @@ def _several_codes(scores: pd.DataFrame, environments: dict[str, dict[str, Any]]
     trained = scores.assign(code=scores["file"].map(codes)).explode("code")
     counts = trained.groupby(["algorithm", "task"], sort=False)["code"].nunique()
     return [
-        f"The seeds of {algorithm} on {task} were trained with different code of their algorithm. They are "
-        "pooled."
+        f"The report pools the seeds of {algorithm} on {task}, although they were trained with different "
+        "code of their algorithm."
         for algorithm, task in counts.index[counts > 1]
     ]
 
@@ -105,7 +107,7 @@ def _concat(parts: list[pd.DataFrame]) -> pd.DataFrame:
 def _nothing(paths: list[Path], runs: pd.DataFrame) -> str:
     where = ", ".join(map(str, paths))
     if not len(runs):
-        return f"There are no runs under {where}: no scores.csv and no status.json."
+        return f"There are no runs under {where}: no scores.csv and no status.json. Give a folder of runs."
     states = ", ".join(f"{n} {s}" for s, n in runs["state"].value_counts().items())
     return (
         f"No run under {where} has finished with a score ({states}). See corerl status, or add "
@@ -308,5 +310,5 @@ def _refuse_twice(scores: pd.DataFrame) -> None:
     a, b = rows.iloc[0], rows.iloc[1]
     raise CorerlError(
         f"{a['algorithm']} on {a['task']} with seed {a['seed']} and step {a['step']} is in "
-        f"{a['file']} and again in {b['file']}. Give only one of them, or other algorithm names."
+        f"{a['file']} and again in {b['file']}. Give only one of the two files, or change an algorithm name."
     )

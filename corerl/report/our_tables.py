@@ -28,21 +28,21 @@ if TYPE_CHECKING:
     from corerl.report.sections import Section
 
 TOP_RULE = (
-    "Bold (in text *): the best mean of a row. Other means are bold if they lie in the best's 95% t "
-    "interval and Welch's 95% interval of the difference holds zero. "
-    f"For that, both the best and the other mean need {ENOUGH_SEEDS} seeds. The best aggregate is bold."
+    "Bold (in text *): the best mean of a row. Another mean is bold too if it lies in the best's 95% t "
+    "interval and Welch's 95% interval of their difference holds zero. "
+    f"This needs at least {ENOUGH_SEEDS} seeds of both. The best aggregate is bold."
 )
 UNEQUAL_RULE = (
-    "Where a row holds runs of unequal or unknown numbers of steps, no number is bold, and there "
+    "Where a row's runs have different or unknown numbers of steps, no number is bold, and there "
     "is no probability of improvement. --unequal adds both."
 )
 FEW_RULE = (
-    f"Grey, with its n: an interval or standard deviation of fewer than {ENOUGH_SEEDS} seeds. Such "
-    "intervals are too narrow: they miss the true value in more than 5% of cases."
+    f"Grey, with the number n of seeds: an interval or standard deviation of fewer than {ENOUGH_SEEDS} "
+    "seeds. Such intervals are too narrow: they miss the true value in more than 5% of cases."
 )
 FLAT_RULE = (
-    "An interval is n/a where a bootstrap has nothing to vary: one seed, equal scores of all seeds, or "
-    "algorithms that never overlap."
+    "An interval is n/a where a bootstrap cannot vary: with one seed, with equal scores of all seeds, or "
+    "with algorithms that never overlap."
 )
 
 
@@ -114,7 +114,9 @@ def _scores(section: Section, options: Options) -> Table:
         )
     every = [cell for row in rows for cell in row.cells if cell is not None]
     if not all(_comparable(row.cells, Options()) for row in rows if not row.aggregate):
-        notes.append(UNEQUAL_RULE if not options.unequal else "Runs have unequal numbers of steps.")
+        notes.append(
+            UNEQUAL_RULE if not options.unequal else "The runs have different numbers of steps."
+        )
     notes += few_rule(every)
     notes += flat_rule(every)
     return Table(
@@ -227,7 +229,9 @@ def _improvement_table(section: Section, options: Options) -> Table:
     ]
     if len(found) < len(section.algorithms) - 1:
         left = [a for a in section.algorithms if a not in {*found["x"], *found["y"]}]
-        notes.append(f"Left out, because their numbers of steps differ: {', '.join(left)}.")
+        notes.append(
+            f"The table leaves out {', '.join(left)}, because their numbers of steps differ."
+        )
     notes += few_rule(row.cells[0] for row in rows)
     notes += flat_rule(row.cells[0] for row in rows)
     columns = (Column("probability [95% CI]"),)

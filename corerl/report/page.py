@@ -125,8 +125,8 @@ def _how(results: Results, command: str, options: Options) -> str:
         "returns are 100 × (return − min) / (max − min). Aggregates follow Agarwal et al. 2021 "
         "(rliable): the IQM is the mean of the middle half of all runs. Intervals come from a "
         "bootstrap that draws seeds with replacement within every task. With one seed on some task "
-        "there is no interval. n is the number of seeds. Switches hide algorithms and tasks. They change no "
-        "number.</p>"
+        "there is no interval. n is the number of seeds. The switches hide algorithms and tasks, and do not "
+        "change numbers.</p>"
     )
     return (
         f'<section><h2 id="how">How it was made</h2>{protocol}<p>To write this page again:</p>'

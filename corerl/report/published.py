@@ -58,14 +58,14 @@ def read_published(name: str) -> pd.DataFrame:
     else:
         known = shipped()
         raise CorerlError(
-            f"There are no published numbers {name!r}. Give one of {', '.join(known)}, or a path "
-            f"to a CSV.{nearest(name, known)}"
+            f"There are no published numbers {name!r}.{nearest(name, known)} Give one of "
+            f"{', '.join(known)}, or the path of a CSV."
         )
     try:
         rows = pd.read_csv(source, dtype=str, keep_default_na=False, encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         raise CorerlError(
-            f"{name} is not a readable CSV ({' '.join(str(error).split())})."
+            f"{name} is not a readable CSV ({' '.join(str(error).split())}). Repair it."
         ) from error
     return _typed(rows, name)
 

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from corerl.report.sections import Section
 
 DIFFERENCE_RULE = (
-    f"{UP}/{DOWN} after a published number: ours is higher/lower, and Welch's 95% interval of "
-    "the difference excludes zero. If the source gives no std or seeds, the number lies outside our "
-    "95% t interval instead. No mark: no such difference, a single seed, equal scores of all seeds, or "
-    "a source whose protocol differs from ours or is not stated."
+    f"{UP}/{DOWN} after a published number: our number is higher/lower, and Welch's 95% interval of "
+    "the difference excludes zero. If the source gives no std or seeds, its number lies outside our "
+    "95% t interval instead. There is no mark without such a difference, for a single seed or equal scores "
+    "of all seeds. There is none either if the source's protocol differs from ours or is not stated."
 )
 BUDGET_RULE = (
-    "There is no mark where the numbers of steps differ, or where a source does not state them. "
+    "There is no mark where the numbers of steps differ, or where a source does not state its steps. "
     "--unequal adds these marks."
 )
 OTHERS = "published-others"  # the file of those that were not run

@@ -67,8 +67,8 @@ def _table(section: Section, found: pd.DataFrame, options: Options) -> Table:
         notes=(
             "Mean and standard deviation over seeds. STARC distance (arXiv:2309.15257): 0 for a reward that "
             "orders all policies as the true one does, about 0.71 for an unrelated one, 1 for its negative. "
-            "Its potentials are fitted on at most 20,000 rows of the data. The correlations compare the "
-            "rewards as they are, but comparisons determine a reward only up to shaping.",
+            "Its potentials are fitted on at most 20,000 rows of the data. The correlations compare "
+            "unshaped rewards, but comparisons determine a reward only up to shaping.",
         ),
     )
 

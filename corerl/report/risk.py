@@ -39,7 +39,9 @@ def add(section: Section, options: Options) -> None:
     if len(section.returns):
         section.tables.append(_table(section, options))
     elif options.risk:
-        section.notes.append("No CVaR: only folders of runs have the return of every episode.")
+        section.notes.append(
+            "There is no CVaR, because only folders of runs have the return of every episode."
+        )
 
 
 def plots(section: Section, look: dict, options: Options) -> dict[str, figures.Plot]:
@@ -115,7 +117,10 @@ def numbers(folder: Path, returns: list) -> np.ndarray:
     try:
         return np.asarray(returns, np.float64)
     except (TypeError, ValueError) as error:
-        raise CorerlError(f"{folder / 'returns.jsonl'}: {returns!r:.40} are no returns.") from error
+        raise CorerlError(
+            f"{folder / 'returns.jsonl'}: {returns!r:.40} must be a list of returns. Repair or remove the "
+            "file."
+        ) from error
 
 
 def _objective(folder: Path, settings: dict[str, Any]) -> tuple[str, float]:
@@ -130,7 +135,7 @@ def _objective(folder: Path, settings: dict[str, Any]) -> tuple[str, float]:
         return str(objective or "mean"), math.nan
     if isinstance(tau, bool) or not isinstance(tau, int | float):
         file = folder.parent / "config.yaml"
-        raise CorerlError(f"{file} is damaged: algo.tau is not a number.")
+        raise CorerlError(f"{file} is damaged: algo.tau must be a number. Repair the file.")
     return f"{objective}, tau {tau:g}", float(tau)
 
 
@@ -173,10 +178,10 @@ def _table(section: Section, options: Options) -> Table:
     )
     notes = [f"Every row counts {played[0]}."] if equal else []
     notes += [
-        "In parentheses: the optimised measure. Returns are undiscounted. CVaR at tau is the mean over seeds "
-        "of the mean of the worst share tau of a seed's episodes. The episode at the boundary counts in "
-        f"part. In brackets: 95% bootstrap intervals over seeds and episodes ({replicates:,} replicates), "
-        "over episodes alone for one seed."
+        "In parentheses: the optimised measure. Returns are undiscounted. CVaR at tau is the mean "
+        "return of the worst share tau of a seed's episodes, averaged over seeds. The episode at "
+        "the boundary counts in part. In brackets: 95% bootstrap intervals over seeds and "
+        f"episodes ({replicates:,} replicates), over episodes alone for one seed."
     ]
     notes += few_rule(row.cells[0] for row in rows)
     levels = sorted({*measures.TAUS, *section.returns["tau"].dropna()} - {1.0})
@@ -184,7 +189,7 @@ def _table(section: Section, options: Options) -> Table:
     if few:
         notes.append(
             f"At tau {', '.join(few)} some runs have fewer than {ENOUGH} episodes in the tail, where "
-            f"the estimate is noisy and on average too high: play eval.episodes={ENOUGH}/tau."
+            f"the estimate is noisy and on average too high. Play eval.episodes={ENOUGH}/tau."
         )
     return Table(
         "cvar",

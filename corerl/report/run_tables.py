@@ -24,16 +24,17 @@ def runs(results: Results, data: Data) -> str:
     head = ("algorithm", "task", "seeds", "steps", "time", "updates/s", "updates ran", "run")
     differing = _differing(results)
     settings = (
-        "<h3>Settings that differ between algorithms</h3><p>A setting stands here if two algorithms on one "
-        f"task both have it. Values of several tasks are joined by commas.</p>{plain(*differing)}"
+        "<h3>Settings that differ between algorithms</h3><p>The table shows settings that two "
+        "algorithms on one task both have. Commas join the values of several "
+        f"tasks.</p>{plain(*differing)}"
         if differing
         else ""
     )
     return (
-        '<section><h2 id="runs">Runs and settings</h2><p>Time is wall-clock where a run '
-        "recorded it, else steps over updates per second. Updates ran eager (off), compiled, or as one CUDA "
-        "graph.</p><details><summary>"
-        f"{len(rows)} groups of seeds</summary>{plain(head, rows)}</details>{settings}</section>"
+        '<section><h2 id="runs">Runs and settings</h2><p>Time is wall-clock time if a run '
+        "recorded it, else steps / updates per second. Updates ran eager (off), compiled, or as "
+        f"one CUDA graph.</p><details><summary>{len(rows)} groups of "
+        f"seeds</summary>{plain(head, rows)}</details>{settings}</section>"
     )
 
 

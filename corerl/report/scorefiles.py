@@ -32,11 +32,11 @@ def read_file(path: Path) -> pd.DataFrame:
             head = file.readline()
         if b"reward_mean" in head:
             raise CorerlError(
-                f"{path} holds every run of NeoRL-2's grid. Choose configurations first, with "
-                "python -m corerl.report.published."
+                f"{path} holds every run of NeoRL-2's grid. Choose configurations first: "
+                "python -m corerl.report.published"
             )
         return read_scores(path)
-    raise CorerlError(f"{path} is not a score file. Score files are CSV, JSON or npz.")
+    raise CorerlError(f"{path} is not a score file. Give a CSV, JSON or npz file.")
 
 
 def read_scores(path: Path, running: bool | None = None) -> pd.DataFrame:
@@ -53,9 +53,11 @@ def read_scores(path: Path, running: bool | None = None) -> pd.DataFrame:
         rows = rows.rename(columns={"steps": "step"})  # as files of published numbers have it
     for column in ("algorithm", "task", "seed"):
         if column not in rows.columns:
-            raise CorerlError(f"{path} has no column {column!r}. It needs {_NEEDED}.")
+            raise CorerlError(f"{path} has no column {column!r}. A score file needs {_NEEDED}.")
     if "score" not in rows.columns and "return" not in rows.columns:
-        raise CorerlError(f"{path} has neither a column 'score' nor 'return'. It needs {_NEEDED}.")
+        raise CorerlError(
+            f"{path} has neither a column 'score' nor 'return'. A score file needs {_NEEDED}."
+        )
     for column in ("algorithm", "task"):
         rows[column] = rows[column].map(unguarded)
     _check_names(path, rows)
@@ -114,7 +116,7 @@ def _check_names(path: Path, rows: pd.DataFrame) -> None:
 
 
 def _name_problem(column: str, name: str) -> str:
-    plain = "Name it in plain text."
+    plain = "Give a short name in plain text."
     if not name:
         return f"the {column} is empty. {plain}"
     if len(name) > LONGEST:
@@ -123,7 +125,7 @@ def _name_problem(column: str, name: str) -> str:
         return f"the {column} holds a control character. {plain}"
     parts = name.split("/")
     if column == "task" and (not parts[0] or ".." in parts):
-        return f"the task is {name!r}. A task is <collection>/<name> or a name, not a path."
+        return f"the task is {name!r}. A task must be <collection>/<name> or a name, not a path."
     return ""
 
 
@@ -154,15 +156,17 @@ def _csv(path: Path, may_be_cut: bool = False) -> pd.DataFrame:
     while rows and rows[-1] in ([], [""]):
         rows.pop()  # editors leave blank lines at the end
     if not rows:
-        raise CorerlError(f"{path} is empty. Remove it or rerun what wrote it.")
+        raise CorerlError(
+            f"{path} is empty. Remove the file, or run the program that writes it again."
+        )
     head = rows[0]
     if len(set(head)) < len(head):
-        raise CorerlError(f"{path}: its header names a column twice. Repair it.")
+        raise CorerlError(f"{path}: the header names a column twice. Repair the header.")
     for number, row in enumerate(rows[1:], start=2):
         if len(row) != len(head):
             raise CorerlError(
-                f"{path}, row {number}: {len(row)} fields under a header of {len(head)}. "
-                "Repair the row, or rerun what wrote the file."
+                f"{path}, row {number}: the row has {len(row)} fields, but the header has "
+                f"{len(head)}. Repair the row."
             )
     return pd.DataFrame(rows[1:], columns=head, dtype=str)
 
@@ -179,7 +183,9 @@ def _numbers(path: Path, rows: pd.DataFrame, column: str) -> np.ndarray:
         return values
     bad = np.isnan(values) & ~text.str.lower().isin(["", "nan"])
     if bad.any():
-        raise CorerlError(f"{_row(path, bad)}: {column} is {text[bad].iloc[0]!r}, not a number.")
+        raise CorerlError(
+            f"{_row(path, bad)}: {column} is {text[bad].iloc[0]!r}, but must be a number."
+        )
     return values
 
 
@@ -193,7 +199,7 @@ def _integers(path: Path, rows: pd.DataFrame, column: str) -> np.ndarray:
     bad = ~(np.isfinite(values) & (values == np.round(values)))
     if bad.any():
         text = rows[column][bad].iloc[0]
-        raise CorerlError(f"{_row(path, bad)}: {column} is {text!r}, not a whole number.")
+        raise CorerlError(f"{_row(path, bad)}: {column} is {text!r}, but must be a whole number.")
     return values.astype(np.int64)
 
 
@@ -201,14 +207,14 @@ def _check_values(path: Path, value: np.ndarray, raw: np.ndarray, allow_nan: boo
     half = ~np.isfinite(value) & np.isfinite(raw)
     if half.any():
         raise CorerlError(
-            f"{_row(path, half)}: the score is missing but other rows of the task have one. Give "
-            "every run of a task the same unit."
+            f"{_row(path, half)}: the score is missing, but other rows of the task have a score. Give "
+            "all rows of a task the same unit."
         )
     value[np.isinf(value)] = np.nan
     bad = np.isnan(value)
     if bad.any() and not allow_nan:
         raise CorerlError(
-            f"{_row(path, bad)}: there is no finite score. Remove the row or mend it."
+            f"{_row(path, bad)}: the score must be a finite number. Repair or remove the row."
         )
 
 
@@ -225,7 +231,7 @@ def _tidy(rows: list[tuple], path: Path) -> pd.DataFrame:
 def _unreadable(path: Path, kind: str, error: Exception) -> CorerlError:
     """Names the file: gzip, zipfile and numpy raise nearly every kind of error on damaged bytes."""
     return CorerlError(
-        f"{path} is cut off or not {kind} ({one_line(error)[:200]}). Fetch it again."
+        f"{path} is cut off, or is not {kind} ({one_line(error)[:200]}). Get it again."
     )
 
 
@@ -268,7 +274,9 @@ def read_d3rlpy_curves(path: Path, group: str = "d4rl") -> pd.DataFrame:
         keys = [k for k in file if k.startswith(f"{group}/") and not k.endswith("/steps")]
         parts = [_of_curves(k, file[k], file[f"{k}/steps"]) for k in keys]
     if not parts:
-        raise CorerlError(f"{path} holds no curves of the group {group!r}.")
+        raise CorerlError(
+            f"{path} holds no curves of the group {group!r}. Choose another file or group."
+        )
     return pd.concat(parts, ignore_index=True).assign(file=str(path), pretrained=0)[COLUMNS]
 
 
@@ -297,7 +305,7 @@ def read_neorl2(path: Path) -> pd.DataFrame:
     rows = _csv(path)
     for column in ("algo", "task", "config", "seed", "reward_mean"):
         if column not in rows.columns:
-            raise CorerlError(f"{path} has no column {column!r}. It is not NeoRL-2's final_scores.")
+            raise CorerlError(f"{path} has no column {column!r}. Give NeoRL-2's file final_scores.")
     rows = rows[np.isfinite(_numbers(path, rows, "reward_mean"))]
     # "12_actor_lr=0.0001,seed=7,mode=a": the leading number only counts the trials
     text = rows["config"].str.split("_", n=1).str[1]

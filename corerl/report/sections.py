@@ -83,7 +83,7 @@ def sections(results: Results, published: pd.DataFrame, options: Options) -> lis
     if options.baseline is not None and options.baseline not in set(scores["algorithm"]):
         known = dict.fromkeys(scores["algorithm"])  # quoted, as names may have commas of their own
         raise CorerlError(
-            f"The baseline {options.baseline!r} is not among {', '.join(map(repr, known))}."
+            f"--baseline {options.baseline!r} must be one of {', '.join(map(repr, known))}."
             + nearest(options.baseline, known)
         )
     collection = scores["task"].str.rpartition("/")[0].str.partition("/")[0]
@@ -151,8 +151,8 @@ def _ordered(runs: pd.DataFrame, aggregates: pd.DataFrame, metric: str) -> pd.Da
 def _notes(section: Section, tasks: pd.Series) -> list[str]:
     if not section.scored:
         return [
-            "These tasks have no reference scores: the numbers are raw returns, and there is no "
-            "aggregate across tasks."
+            "These tasks have no reference scores, so the numbers are raw returns, without an "
+            "aggregate over tasks."
         ]
     every = set.union(*tasks)
     notes = []
@@ -167,7 +167,7 @@ def _notes(section: Section, tasks: pd.Series) -> list[str]:
     single = section.runs.groupby(["algorithm", "task"])["seed"].nunique()
     if (single == 1).any():
         notes.append(
-            f"{int((single == 1).sum())} of {len(single)} cells have a single seed: their spread "
-            "is unknown, so their std and every interval that rests on them are n/a."
+            f"{int((single == 1).sum())} of {len(single)} cells have a single seed. Their standard "
+            "deviation is unknown, so it is n/a, as is every interval that uses these cells."
         )
     return notes

@@ -57,14 +57,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints a table of every algorithm and task with several settings, and writes it with a figure."""
-    require(args.arms > 1 and args.episodes > 0, "--arms must be 2 or more and --episodes positive")
+    require(
+        args.arms > 1 and args.episodes > 0,
+        f"--arms {args.arms} must be 2 or more, and --episodes {args.episodes} must be positive",
+    )
     found = {
         at: policies for at, policies in collect(args.paths).items() if _settings(policies) > 1
     }
     if not found:
         where = ", ".join(map(str, args.paths))
         raise CorerlError(
-            f"No algorithm below {where} has finished seeds of two settings on one task: train some, as in "
+            f"No algorithm below {where} has finished seeds of two settings on one task. Train some, as in "
             "corerl train -m algo=iql task=corerl/pendulum algo.expectile=0.6,0.7,0.8,0.9"
         )
     make_folder(args.out)
@@ -108,7 +111,7 @@ def collect(paths: Iterable[Path]) -> dict[tuple[str, str], list[Policy]]:
             for seed in sorted(seeds - last.keys()):
                 file = directory / "returns.jsonl"
                 print(
-                    f"corerl: {file} has no last evaluation of seed {seed}: left out",
+                    f"corerl: left out seed {seed} of {file}, which has no last evaluation",
                     file=sys.stderr,
                 )
             found[key] += [Policy(cell.name, seed, *last[seed]) for seed in seeds if seed in last]

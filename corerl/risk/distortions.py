@@ -34,7 +34,7 @@ class Distortion(Settings):
             return
         require(
             self.tau is not None,
-            f"algo.tau={self.tau} must lie in (0, 1]: the share of worst returns that counts",
+            f"algo.tau={self.tau} must lie in (0, 1]. It is the share of worst returns that counts",
         )
 
 

@@ -64,7 +64,10 @@ class FiniteMDP:
         put(self, "rewards", np.asarray(self.rewards, np.float64))
         put(self, "successors", np.asarray(self.successors))
         shape = self.probabilities.shape
-        require(len(shape) == 3 and 0 not in shape, f"probabilities {shape} must be (S, A, K)")
+        require(
+            len(shape) == 3 and 0 not in shape,
+            f"probabilities have shape {shape}, but must be (S, A, K)",
+        )
         start = np.eye(1, shape[0])[0] if self.start is None else np.asarray(self.start, np.float64)
         put(self, "start", start)
         put(self, "states", self.states or tuple(map(str, range(shape[0]))))
@@ -79,11 +82,14 @@ class FiniteMDP:
         """
         transitions = np.asarray(transitions, np.float64)
         shape = transitions.shape
-        require(len(shape) == 3 and shape[0] == shape[2], f"transitions {shape} must be (S, A, S')")
+        require(
+            len(shape) == 3 and shape[0] == shape[2],
+            f"transitions have shape {shape}, but must be (S, A, S')",
+        )
         rewards = np.asarray(rewards, np.float64)
         require(
             rewards.shape in (shape[:1], shape[:2], shape),
-            f"rewards {rewards.shape} must have the shape {shape[:1]}, {shape[:2]} or {shape}",
+            f"rewards have shape {rewards.shape}, but must be {shape[:1]}, {shape[:2]} or {shape}",
         )
         rewards = rewards.reshape(rewards.shape + (1,) * (3 - rewards.ndim))
         successors = np.broadcast_to(np.arange(shape[2]), shape)
@@ -116,7 +122,10 @@ class FiniteMDP:
         shape, names = self.probabilities.shape, ("rewards", "successors")
         for name in names:
             found = getattr(self, name).shape
-            require(found == shape, f"{name} {found} must have the shape of probabilities {shape}")
+            require(
+                found == shape,
+                f"{name} has shape {found}, but must have the shape {shape} of probabilities",
+            )
         require(np.isfinite(self.rewards).all(), "rewards must be finite numbers")
         self._check_laws()
         require(
@@ -132,7 +141,7 @@ class FiniteMDP:
         )
         require(
             self.horizon is not None or self.discount < 1,
-            "An MDP without a horizon needs a discount below 1",
+            "An MDP without a horizon needs a discount below 1. Lower the discount, or give a horizon",
         )
 
     def _check_laws(self) -> None:
@@ -143,13 +152,13 @@ class FiniteMDP:
             require(
                 False,
                 f"The probabilities of state {s}, action {a} must be non-negative and sum to one. They "
-                f"sum to {sums[s, a]:.10g}, the least is {self.probabilities[s, a].min():.3g}",
+                f"sum to {sums[s, a]:.10g}, and the smallest is {self.probabilities[s, a].min():.3g}",
             )
         require(
             self.start.shape == self.probabilities.shape[:1]
             and (self.start >= 0).all()
             and math.isclose(self.start.sum(), 1.0, abs_tol=1e-9),
-            "start must be (S,) probabilities that sum to one",
+            "start must hold probabilities, of shape (S,), that sum to one",
         )
 
 
@@ -278,8 +287,9 @@ def check_count(count: int, most: int, resolution: float) -> None:
     """Raises CorerlError where there are too many different returns to list."""
     require(
         count <= most,
-        f"This MDP has more than {most:,} different returns at resolution {resolution:g}. Use a coarser one: "
-        f"algo.resolution={max(0.01, 10 * resolution):g}. Values are off by at most steps * resolution / 2",
+        f"This MDP has more than {most:,} different returns at resolution {resolution:g}. Use a "
+        f"coarser resolution: algo.resolution={max(0.01, 10 * resolution):g}. Values are off by "
+        "at most steps * resolution / 2",
     )
 
 

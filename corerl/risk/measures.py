@@ -44,13 +44,15 @@ def cvar_of_law(values: np.ndarray, probabilities: np.ndarray, tau: float) -> np
 def check_tau(tau: float) -> None:
     """Raises CorerlError unless 0 < tau <= 1."""
     if not 0.0 < tau <= 1.0:
-        raise CorerlError(f"CVaR needs a fraction 0 < tau <= 1, not {tau}.")
+        raise CorerlError(f"CVaR needs tau in (0, 1], not {tau}.")
 
 
 def check_samples(samples: np.ndarray, tau: float) -> np.ndarray:
     """Returns samples (n,) as float64 and raises CorerlError where one is not finite, or tau no fraction."""
     samples = np.asarray(samples, dtype=np.float64)
     if samples.ndim != 1 or not samples.size or not np.isfinite(samples).all():
-        raise CorerlError("CVaR needs a one-dimensional array of at least one finite sample.")
+        raise CorerlError(
+            "CVaR needs a one-dimensional array of finite samples, with at least one sample."
+        )
     check_tau(tau)
     return samples

@@ -63,7 +63,9 @@ def best_occupancy(
     costs = np.zeros((0, *mdp.sizes)) if costs is None else np.asarray(costs, np.float64)
     budgets = np.zeros(0) if budgets is None else np.atleast_1d(np.asarray(budgets, np.float64))
     fits = costs.shape == (len(budgets), *mdp.sizes)
-    reported = f"costs {costs.shape} and budgets {budgets.shape} must be (C, S, A) and (C,), where (S, A) is"
+    reported = (
+        f"costs {costs.shape} and budgets {budgets.shape} need shapes (C, S, A) and (C,), (S, A) ="
+    )
     require(fits, f"{reported} {mdp.sizes}")
     require(np.isfinite(budgets).all(), f"budgets={budgets.tolist()} must be finite numbers")
     table = np.stack([_of_visits(mdp, c, "costs").ravel() for c in costs]) if len(costs) else None
@@ -72,7 +74,7 @@ def best_occupancy(
     if found.status == 2:
         _explain(table, budgets, flow)
     if not found.success:
-        raise CorerlError(f"The linear program of the policy has no solution: {found.message}")
+        raise CorerlError(f"The linear program for the policy has no solution: {found.message}")
     visits = np.maximum(found.x, 0).reshape(rewards.shape)
     multipliers = np.maximum(-found.ineqlin.marginals, 0) if len(costs) else np.zeros(0)
     spent = table @ found.x if len(costs) else np.zeros(0)
@@ -85,8 +87,8 @@ def _explain(table: np.ndarray, budgets: np.ndarray, flow: dict) -> None:
         least = optimize.linprog(cost, **flow).fun
         if least > budget + SLACK:
             raise CorerlError(
-                f"No policy keeps cost {i} within its budget {budget:g}: the least possible cost "
-                f"is {least:.6g}. Raise that budget."
+                f"No policy keeps cost {i} within its budget {budget:g}: the smallest possible "
+                f"cost is {least:.6g}. Raise that budget."
             )
     count, variables = table.shape
     total = optimize.linprog(
@@ -97,8 +99,8 @@ def _explain(table: np.ndarray, budgets: np.ndarray, flow: dict) -> None:
         b_eq=flow["b_eq"],
     ).fun
     raise CorerlError(
-        f"No policy keeps budgets={budgets.tolist()} together, though it can keep each alone. "
-        f"Raise them by at least {total:.6g} in total."
+        f"No policy keeps all budgets={budgets.tolist()}, though some policy keeps each alone. "
+        f"Raise the budgets by at least {total:.6g} in total."
     )
 
 
@@ -145,7 +147,7 @@ def ascend(
     policy = np.full(shape, 1 / shape[-1]) if policy is None else _of_visits(mdp, policy, "policy")
     require(
         (policy > 0).all(),
-        "The first policy of an ascent must give every action a positive probability.",
+        "The initial policy must give every action a positive probability.",
     )
     logits, visits = np.log(policy), occupancy_of(mdp, policy)
     value, gradient = objective(visits)
@@ -217,7 +219,10 @@ def _of_visits(mdp: FiniteMDP, values: np.ndarray, name: str) -> np.ndarray:
     """Gives `(S, A)` values the shape of the visits."""
     shape = mdp.sizes if mdp.horizon is None else (mdp.horizon, *mdp.sizes)
     values = np.asarray(values, np.float64)
-    require(values.shape in (mdp.sizes, shape), f"{name} {values.shape} must be {mdp.sizes}")
+    require(
+        values.shape in (mdp.sizes, shape),
+        f"{name} has shape {values.shape}, but must be {mdp.sizes}",
+    )
     return np.broadcast_to(values, shape)
 
 

@@ -83,7 +83,9 @@ def epic(
     """
     one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
     if one.shape != other.shape or one.ndim != 3 or one.shape[0] != one.shape[2]:
-        raise CorerlError(f"EPIC needs two rewards (S, A, S'), not {one.shape} and {other.shape}.")
+        raise CorerlError(
+            f"EPIC needs two rewards of shape (S, A, S'), not {one.shape} and {other.shape}."
+        )
     states = np.full(one.shape[0], 1 / one.shape[0]) if states is None else states
     actions = np.full(one.shape[1], 1 / one.shape[1]) if actions is None else actions
     weights = np.einsum("s,a,t->sat", states, actions, states)
@@ -165,7 +167,8 @@ def starc_of_rows(
     shaping = discount * going * columns[1] - columns[0]
     if len(shaping) <= shaping.shape[1]:
         raise CorerlError(
-            f"{len(shaping)} rows are too few to fit a potential of {shaping.shape[1]} features."
+            f"{len(shaping)} rows are too few to fit a potential of {shaping.shape[1]} features. Give more "
+            "rows."
         )
     basis = _basis(shaping)
     rewards = [np.asarray(reward, np.float64) for reward in (one, other)]
@@ -205,7 +208,7 @@ def _whole(rewards: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         rewards = rewards[..., None]
     if len(shape) != 3 or shape[0] != shape[2] or rewards.shape[:2] != shape[:2]:
         raise CorerlError(
-            f"Rewards {rewards.shape} and transitions {shape} are not (S, A, S') of one MDP."
+            f"Rewards {rewards.shape} and transitions {shape} must have one shape (S, A, S')."
         )
     return np.broadcast_to(rewards, shape)
 
@@ -231,7 +234,9 @@ def _pearson_distance(
     spreads = [x - (weights * x).sum() for x in canonical]
     for spread, reward in zip(spreads, rewards, strict=True):
         if _is_rounding(spread, reward):
-            raise CorerlError("A reward that is constant up to shaping has no EPIC distance.")
+            raise CorerlError(
+                "EPIC distance is undefined for a reward that is constant up to shaping."
+            )
     a, b = spreads
     correlation = (weights * a * b).sum() / np.sqrt((weights * a**2).sum() * (weights * b**2).sum())
     return float(np.sqrt(np.clip((1 - correlation) / 2, 0, 1)))

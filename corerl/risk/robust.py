@@ -208,12 +208,14 @@ def _check(kernel: np.ndarray, features: np.ndarray, measures: np.ndarray, ends:
     d, last = len(measures), " (the last state is the end)" * ends
     require(
         features.shape == (states, actions, d) and measures.shape == (d, states),
-        f"features {features.shape} and measures {measures.shape} must be (S, A, d) and (d, S), where (S, A) "
-        f"is ({states}, {actions}){last}",
+        f"features {features.shape} and measures {measures.shape} must have shapes (S, A, d) and "
+        f"(d, S), with (S, A) = ({states}, {actions}){last}",
     )
     off = np.abs(features @ measures - kernel).max()
     reported = f"features @ measures differ from the MDP's transitions by up to {off:.3g}"
-    require(off < 1e-9, f"{reported}. Give features and measures whose product is its transitions")
+    require(
+        off < 1e-9, f"{reported}. Give features and measures whose product equals the transitions"
+    )
 
 
 def action_values(

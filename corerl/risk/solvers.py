@@ -153,7 +153,7 @@ def _all_markov(mdp: FiniteMDP) -> Iterator[tuple[Policy, Law, list[Visit]]]:
         live = np.isin(np.arange(len(live)), reached)
     count = mdp.sizes[1] ** len(places)
     reported = (
-        f"{Decimal(count):.3g} policies are too many to try them all: give a smaller MDP or horizon"
+        f"{Decimal(count):.3g} policies are too many to try all. Give a smaller MDP or horizon"
     )
     require(count <= MOST_POLICIES, reported)
     table = np.zeros((mdp.steps, mdp.sizes[0]), int)

@@ -87,7 +87,7 @@ def load_latest(path: Path, replay: ReplayFiles | None = None) -> dict[str, Any]
         except Damaged as error:
             if not before.exists():
                 raise
-            reported = f"{error.problem}: resuming from the previous checkpoint"
+            reported = f"{error.problem}, so the run resumes from the previous checkpoint"
             print(f"corerl: {reported}, {before.name}", file=sys.stderr)
     state = load_checkpoint(before, replay)
     os.replace(before, path)
@@ -134,7 +134,7 @@ def load_checkpoint(path: Path, replay: ReplayFiles | None = None) -> dict[str, 
     if written[0] != corerl.__version__ or written[1] not in READABLE:
         raise CorerlError(
             f"{path} was written by corerl {written[0]} (format {written[1]}), but this is "
-            f"{corerl.__version__} (format {FORMAT}): finish it with that version, or delete "
+            f"{corerl.__version__} (format {FORMAT}). Finish the run with that version, or delete "
             f"{path.parent} to start over."
         )
     return state
@@ -162,8 +162,9 @@ def _encode(value: Any, key: str, tensors: dict[str, Tensor]) -> Any:
     tensor = _tensor(value) if array else value
     if not isinstance(tensor, Tensor) or tensor.dtype not in tensorfile.TYPES:
         raise CorerlError(
-            f"No checkpoint can hold {key.lstrip('/')}, {_described(value)}: a state_dict may give tensors, "
-            "arrays of numbers, numbers, texts, None, and lists and dictionaries of these."
+            f"A checkpoint cannot store {key.lstrip('/')}, {_described(value)}. A state_dict may "
+            "hold tensors, arrays of numbers, numbers, texts, None, and lists and dictionaries of "
+            "these."
         )
     tensors[key] = tensor if isinstance(tensor, Ring) else tensor.detach()
     return {"array" if array else "tensor": key}

@@ -91,14 +91,19 @@ def task_directory(root: Path, task: str) -> Path:
     shown = task if len(task) <= LONGEST else f"{task[:40]}... ({len(task)} characters)"
     for part in task.split("/"):
         if part in ("", ".", "..") or part != part.strip():
-            raise CorerlError(f"Task {shown!r} cannot name a folder: it has a part {part!r}.")
+            raise CorerlError(
+                f"Task {shown!r} cannot be the name of a folder: it has a part {part!r}. Rename the task "
+                "or file."
+            )
         if len(part.encode(errors="replace")) > LONGEST:
             raise CorerlError(
-                f"Task {shown!r} cannot name a folder: a part may have at most {LONGEST} bytes."
+                f"Task {shown!r} cannot be the name of a folder: a part may have at most {LONGEST} bytes. "
+                "Rename the file."
             )
         if not part.isprintable() or "\\" in part:
             raise CorerlError(
-                f"Task {shown!r} cannot name a folder: it contains \\ or unprintable characters."
+                f"Task {shown!r} cannot be the name of a folder: it contains \\ or unprintable characters. "
+                "Rename the file."
             )
     return root / task
 
@@ -121,7 +126,7 @@ def seeds_of_group(name: str) -> list[int]:
     """
     found = re.fullmatch(r"seeds-(\d+)(?:-(\d+)|((?:_\d+)+))?", name, re.ASCII)
     if found is None:
-        raise CorerlError(f"{name} is not the name of a folder of seeds, such as seeds-0-4.")
+        raise CorerlError(f"{name} must be the name of a folder of seeds, such as seeds-0-4.")
     first, last, others = found.groups()
     if others:
         seeds = [int(n) for n in name.removeprefix("seeds-").split("_")]
@@ -130,7 +135,7 @@ def seeds_of_group(name: str) -> list[int]:
     else:
         seeds = []
     if not seeds or group_name(seeds) != name:
-        raise CorerlError(f"{name} is not the name of a folder of seeds, such as seeds-0-4.")
+        raise CorerlError(f"{name} must be the name of a folder of seeds, such as seeds-0-4.")
     return seeds
 
 
@@ -194,14 +199,20 @@ def read_status(directory: Path) -> dict[str, Any]:
         "seconds": int | float | None,
     }
     if not isinstance(status, dict) or not isinstance(status.get("state"), str):
-        raise CorerlError(f"{path} is damaged: it has no state.")
+        raise CorerlError(
+            f"{path} is damaged: it has no state. Delete {path.parent} to train these seeds again."
+        )
     for name, kind in wanted.items():
         if name in status and not isinstance(status[name], kind):
-            raise CorerlError(f"{path} is damaged: {name} is {str(status[name])[:40]!r}.")
+            raise CorerlError(
+                f"{path} is damaged: {name} is {str(status[name])[:40]!r}. Delete {path.parent} to train "
+                "these seeds again."
+            )
     numbers = [*status.get("seeds", []), *status.get("diverged", {}).values()]
     if any(type(number) is not int for number in numbers):
         raise CorerlError(
-            f"{path} is damaged: its seeds, or the steps where they diverged, are not numbers."
+            f"{path} is damaged: its seeds, or the steps where they diverged, are not numbers. "
+            f"Delete {path.parent} to train these seeds again."
         )
     return status
 

@@ -155,8 +155,8 @@ def _write_all(file: FileIO, content: bytes) -> None:
 def _write_error(path: Path, error: OSError) -> CorerlError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return CorerlError(
-            f"The disk is full: {path} was not written. What was saved before is complete. Free some "
-            "space and run the same command to resume."
+            f"The disk is full: {path} was not written. Earlier saves are complete. Free some "
+            "space, and run the same command to resume."
         )
     return CorerlError(f"Cannot write {path}: {error.strerror}.")
 
@@ -190,7 +190,7 @@ def read_json(path: Path) -> Any:
         return None
     except (ValueError, RecursionError, OSError) as error:
         raise CorerlError(
-            f"{path} is not valid JSON ({error}). Delete it to start over."
+            f"{path} is not valid JSON ({error}). Delete the file to start over."
         ) from error
 
 
@@ -216,7 +216,7 @@ def plain_yaml(path: Path) -> Any:
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if isinstance(event, yaml.AliasEvent):
-            raise yaml.YAMLError("it uses a YAML alias (*), which settings do not support")
+            raise yaml.YAMLError("it uses a YAML alias (*), which corerl does not support")
         if depth > 100:
             raise yaml.YAMLError("it is nested more than 100 levels deep")
     return yaml.load(text, _LOADER)
@@ -236,7 +236,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
             f"{path} is not readable YAML ({reason}). Repair or remove it."
         ) from error
     if not isinstance(values, dict):
-        raise CorerlError(f"{path} should hold a mapping. Repair or remove it.")
+        raise CorerlError(f"{path} must hold lines of the form name: value. Repair or remove it.")
     return values
 
 

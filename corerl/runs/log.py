@@ -22,7 +22,7 @@ class Log:
     def __init__(self, path: Path):
         if path.is_dir():
             raise CorerlError(
-                f"{path} is a folder, but a run's log needs this name. Move the folder away."
+                f"{path} is a folder, but the run writes a file of this name. Move the folder away."
             )
         self.path = path
         self._forget()
@@ -43,7 +43,7 @@ class Log:
         size = self.path.stat().st_size if self.path.exists() else 0
         if size != self._size:
             raise CorerlError(
-                f"{self.path} was removed, cut or written to by another program during this run "
+                f"Another program removed, shortened or changed {self.path} during this run "
                 f"({size} bytes, but the run wrote {self._size}). Run the same command to resume "
                 "from the last checkpoint."
             )
@@ -70,7 +70,7 @@ class Log:
         if state["bytes"] and not self.path.exists():
             print(
                 f"corerl: {self.path} is missing, so its lines before the last checkpoint are lost. "
-                "A new file starts from there",
+                "A new file starts at that checkpoint",
                 file=sys.stderr,
             )
             return
@@ -79,8 +79,8 @@ class Log:
         self._count(kept)
         if self._sha.hexdigest() != state["sha256"]:
             raise CorerlError(
-                f"{self.path} is damaged: its first {state['bytes']} bytes are not those that the last "
-                "checkpoint counted. Put back a copy, or delete it to resume without its history."
+                f"{self.path} is damaged: its first {state['bytes']} bytes have changed since the last "
+                "checkpoint. Restore a copy, or delete the file to resume without its history."
             )
         if len(content) > len(kept):
             write_atomically(self.path, kept)
@@ -96,8 +96,8 @@ class Log:
             kept = [line for line, at in zip(whole, steps, strict=True) if at is None or at <= step]
         except (ValueError, LookupError, TypeError) as error:
             raise CorerlError(
-                f"{self.path} is damaged ({error!r}). Put back a copy, or delete it to resume without its "
-                "history."
+                f"{self.path} is damaged ({error!r}). Restore a copy, or delete the file to resume "
+                "without its history."
             ) from error
         self._forget()
         content = "".join(kept).encode()

@@ -29,4 +29,4 @@ def discard(directory: Path, after: int = 0) -> None:
 
 def described(run: Path) -> str:
     """Returns two short sentences: evaluations of a run are pending, and the command that plays them."""
-    return f"Evaluations are pending. Play them: corerl evaluate {run} --pending"
+    return f"Some evaluations are pending. Play them with: corerl evaluate {run} --pending"

@@ -114,7 +114,8 @@ class Display:
         self._print(
             f"{self._title}: {seeds} seed{'s' if seeds > 1 else ''} of {self._steps:,} updates, "
             f"{together} at a time, takes about {duration(expected)} at {_rate(rate)} each, without "
-            f"evaluation{place}. Shorten with steps= or seeds=. Ctrl-C saves, and the same command resumes."
+            f"evaluation{place}. Lower steps= or seeds= to shorten it. Ctrl-C saves, and the same command "
+            "resumes."
         )
 
     def _print(self, line: str) -> None:

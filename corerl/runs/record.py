@@ -97,9 +97,9 @@ class Record:
         many = len(self.seeds) > 1
         print(
             f"corerl: seed{'s' if many else ''} {', '.join(map(str, self.seeds))} in "
-            f"{self.directory.parent} started with different code of {name}.py and "
-            f"resume{'' if many else 's'} at step {step} with today's code. To start over, delete "
-            f"{self.directory}.",
+            f"{self.directory.parent} started with different code of {name}.py. "
+            f"{'They resume' if many else 'It resumes'} at step {step} with today's code. To "
+            f"start over, delete {self.directory}.",
             file=sys.stderr,
         )
 

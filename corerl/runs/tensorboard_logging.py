@@ -41,7 +41,7 @@ class TensorBoardLogger:
     def _give_up(self, error: Exception) -> None:
         missing = ': pip install "corerl[tensorboard]"' if isinstance(error, ImportError) else ""
         print(
-            f"corerl: tensorboard is off for this run ({first_line(error)}){missing}",
+            f"corerl: this run writes no TensorBoard files ({first_line(error)}){missing}",
             file=sys.stderr,
         )
         self._on = False

@@ -56,7 +56,10 @@ class WandbLogger:
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
-        print(f"corerl: wandb is off for this run ({first_line(error)})", file=sys.stderr)
+        print(
+            f"corerl: this run logs nothing to Weights & Biases ({first_line(error)})",
+            file=sys.stderr,
+        )
         self._run = None
 
     def close(self) -> None:

@@ -32,6 +32,7 @@ def cached(compute: Callable[[], np.ndarray], kind: str, *arrays: np.ndarray) ->
                 np.save(part, made)
         except CorerlError as error:
             warnings.warn(
-                f"{error} Every run will compute this file's contents again.", stacklevel=2
+                f"{error} Until this is mended, every run computes the contents of this file again.",
+                stacklevel=2,
             )
     return made

@@ -25,8 +25,8 @@ class Demos(Settings):
 
     prefix: ClassVar[str] = "algo.demos."
 
-    rows: int = positive(256)  # demonstration rows in a batch, added to `batch_size` others
-    share: float = within(1.0, "(0, 1]")  # share of episodes, best first, used as demonstrations
+    rows: int = positive(256)  # demonstration rows per batch, besides batch_size other rows
+    share: float = within(1.0, "(0, 1]")  # share of episodes used as demonstrations, best first
 
 
 class Ranked(OfflineBuffer):
@@ -55,7 +55,7 @@ class Ranked(OfflineBuffer):
 
 def load(run: Run, cfg: Any) -> tuple[Ranked, Normalizer]:
     """Loads the run's data by the returns of its episodes and raises as `preprocessing.load`."""
-    weighting.refuse(cfg.data, "algo.demos.share draws the best episodes already")
+    weighting.refuse(cfg.data, "algo.demos.share already draws the best episodes")
     rows = max(cfg.demos.rows, cfg.batch_size)
     labels = partial(_returns, shift=cfg.data.reward_shift)
     return preprocessing.load(run, cfg.data, rows, labels=labels, kind=Ranked)

@@ -18,16 +18,16 @@ def pick_device(name: str) -> torch.device:
     except RuntimeError:
         device = None
     if device is None or device.type not in ("cpu", "cuda"):
-        raise CorerlError(f"device={name} is not auto, cpu, cuda or cuda:N.")
+        raise CorerlError(f"device={name} must be auto, cpu, cuda or cuda:N.")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise CorerlError(
-            f"device={name} was asked for but torch {torch.__version__} sees no GPU: use device=cpu, "
-            "or install a CUDA build of torch and check nvidia-smi."
+            f"device={name} needs a GPU, but torch {torch.__version__} sees none. Use device=cpu, or "
+            "install a CUDA build of torch and check nvidia-smi."
         )
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise CorerlError(
-            f"device={name} does not exist: torch sees {torch.cuda.device_count()} GPU(s), the "
-            "first is cuda:0."
+            f"device={name} does not exist: torch sees {torch.cuda.device_count()} GPU(s), from "
+            "cuda:0."
         )
     return device
 

@@ -32,7 +32,7 @@ def reset(
             raise
         made = env.reset(seed=seed % 2**32, options=options)
     if not (isinstance(made, tuple) and len(made) == 2):
-        raise ValueError("its reset does not return a pair (observation, info)")
+        raise ValueError("its reset must return a pair (observation, info)")
     return _checked(made[0], shape)
 
 
@@ -46,15 +46,15 @@ def step(env: gymnasium.Env, action: Any, shape: tuple[int, ...]) -> tuple:
     made = env.step(action)
     if not (isinstance(made, tuple) and len(made) == 5):
         raise ValueError(
-            "its step does not return the five values (observation, reward, terminated, truncated, info)"
+            "its step must return five values (observation, reward, terminated, truncated, info)"
         )
     observation, reward, terminated, truncated, info = made
     if getattr(reward, "shape", ()) != ():
         raise ValueError(
-            f"its reward is an array of shape {reward.shape}, not a number: return float(reward)"
+            f"its reward is an array of shape {reward.shape}, but must be a number: return float(reward)"
         )
     if not math.isfinite(reward):
-        raise ValueError(f"its reward is {reward}")
+        raise ValueError(f"its reward is {reward}, but must be finite")
     return _checked(observation, shape), reward, terminated, truncated, info
 
 
@@ -63,7 +63,7 @@ def _checked(observation: Any, shape: tuple[int, ...] | None) -> np.ndarray:
     if shape is not None and observation.shape != shape:
         raise ValueError(f"its observation has shape {observation.shape}, but should have {shape}")
     if observation.dtype.kind == "f" and not np.isfinite(observation).all():
-        raise ValueError("its observation holds NaN or infinity")
+        raise ValueError("its observation holds NaN or infinity, but must be finite")
     return observation
 
 
@@ -137,5 +137,6 @@ def close(envs: Iterable[gymnasium.Env]) -> None:
     closing.join(CLOSING)
     if closing.is_alive():
         print(
-            f"corerl: an environment did not close in {CLOSING} s and stays open", file=sys.stderr
+            f"corerl: an environment did not close within {CLOSING} s, so it stays open",
+            file=sys.stderr,
         )

@@ -192,9 +192,10 @@ class Environments:
         """Begins a new episode of these seeds' environments."""
         env = self._envs[lost[0]]
         print(
-            f"corerl: {opaque(env) or env.unwrapped} cannot be restored in the middle of an episode (it "
-            "has no state_dict and load_state_dict). A new episode starts, and the interrupted one counts as "
-            "truncated. The results differ from those of a run without a break",
+            f"corerl: {opaque(env) or env.unwrapped} cannot be restored in the middle of an "
+            "episode (it has no state_dict and load_state_dict). A new episode starts, and the "
+            "interrupted episode counts as truncated. Results differ from those of an "
+            "uninterrupted run",
             file=sys.stderr,
         )
         mask = np.isin(np.arange(len(self._envs)), lost)
@@ -213,5 +214,5 @@ class Environments:
         for name, space in (("observations", env.observation_space), ("actions", env.action_space)):
             if not isinstance(space, spaces.Box) or len(space.shape) != 1:
                 raise CorerlError(
-                    f"{env.unwrapped} has {name} of {space}: this algorithm needs vectors of numbers."
+                    f"{env.unwrapped} has {name} of {space}, but this algorithm needs vectors of numbers."
                 )

@@ -143,7 +143,7 @@ class Evaluator:
         if not self._reported:
             print(
                 f"corerl: an episode of {env.unwrapped} has not ended after {ENDLESS:,} steps of evaluation. "
-                "If nothing ends it, register the environment with max_episode_steps",
+                "If it has no end, register the environment with max_episode_steps",
                 file=sys.stderr,
             )
         self._reported = True
@@ -157,8 +157,8 @@ class Evaluator:
         wanted = (*observations.shape[:2], *space.shape)
         require(
             actions.shape == wanted,
-            f"act returned actions of shape {tuple(actions.shape)} for observations of shape "
-            f"{observations.shape}. The shape must be {wanted}: seeds, "
+            f"act() returned actions of shape {tuple(actions.shape)} for observations of shape "
+            f"{observations.shape}. Return shape {wanted}: seeds, "
             f"episodes{', and then the action' if space.shape else ''}",
         )
         return actions.nan_to_num().cpu().numpy()

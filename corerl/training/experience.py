@@ -40,10 +40,10 @@ class Collect(Settings):
     epsilon: float = within(0.01, "[0, 1]")  # share of random actions after epsilon_steps
     epsilon_steps: int = positive(1_000_000)  # steps in which the share falls from 1 to epsilon
     eval_epsilon: float = within(0.001, "[0, 1]")  # share of random actions in evaluations
-    clip: str = one_of(  # clips rewards to [-1, 1]: none | source: each | total: the sum
+    clip: str = one_of(  # clips to [-1, 1]: none | source: each reward source | total: the sum
         "none", "source", "total"
     )
-    residual: str = one_of("drop", "last")  # reward beyond all sources: drop | add to the last
+    residual: str = one_of("drop", "last")  # reward beyond all sources: drop | last (add to it)
     life_loss: bool = True  # a lost life ends the episode for learning (games with lives)
 
     def require_turns(self, target_every: int) -> None:
@@ -133,8 +133,9 @@ class DiscreteEnvironments(Environments):
         for duration in found:
             if duration != int(duration) or not 1 <= duration <= self.longest:
                 raise CorerlError(
-                    f"{self._envs[0].unwrapped} gave a step the duration {duration}. A duration is a whole "
-                    f"number from 1 to {self.longest}, the environment's `longest`."
+                    f"{self._envs[0].unwrapped} gave a step the duration {duration}. A duration "
+                    f"must be a whole number from 1 to {self.longest}, the environment's attribute "
+                    "`longest`."
                 )
         return np.array(found, np.int32)
 
@@ -149,8 +150,8 @@ class DiscreteEnvironments(Environments):
         for vector in vectors:
             if vector.shape != (self.sources,):
                 raise CorerlError(
-                    f"{self._envs[0].unwrapped} gave a reward vector of shape {vector.shape} after "
-                    f"announcing {self.sources} sources: their number must not change."
+                    f"{self._envs[0].unwrapped} gave a reward vector of shape {vector.shape}, but "
+                    f"announced {self.sources} sources. Give one reward for each source in every step."
                 )
         return np.stack(vectors)
 
@@ -158,13 +159,13 @@ class DiscreteEnvironments(Environments):
     def _check(env: gymnasium.Env) -> None:
         if not isinstance(env.action_space, spaces.Discrete) or env.action_space.start != 0:
             raise CorerlError(
-                f"{env.unwrapped} has actions of {env.action_space}: this algorithm needs actions "
-                "numbered from 0."
+                f"{env.unwrapped} has actions of {env.action_space}, but this algorithm needs "
+                "Discrete actions from 0."
             )
         space = env.observation_space
         if not isinstance(space, spaces.Box) or len(space.shape) not in (1, 3):
             raise CorerlError(
-                f"{env.unwrapped} has observations of {space}: this algorithm needs vectors or images "
+                f"{env.unwrapped} has observations of {space}, but this algorithm needs vectors or images "
                 "(channels, height, width)."
             )
 
@@ -258,11 +259,12 @@ class Experience(Stateful):
 def _check_sources(task: str, envs: DiscreteEnvironments, cfg: Collect) -> None:
     require(
         envs.has_vectors,
-        f"{task} gives one reward, not one for each source, as task=maze/v0 and some Atari games do. "
-        "Choose an algorithm for scalar rewards",
+        f"{task} gives a single reward, but this algorithm needs a reward for each source. Choose a task "
+        "such as maze/v0, or another algorithm",
     )
     require(
-        cfg.clip != "total", "algo.data.clip=total needs a single reward. Use algo.data.clip=source"
+        cfg.clip != "total",
+        "algo.data.clip=total is for a single reward. Use algo.data.clip=source",
     )
 
 

@@ -44,9 +44,9 @@ class Expert(Settings):
 
     prefix: ClassVar[str] = "algo.data.expert."
 
-    task: str | None = None  # the task whose dataset has the demonstrations (null: the run's)
+    task: str | None = None  # task whose dataset has the demonstrations (null: the run's)
     episodes: int = positive(1)  # number of demonstrations, the best by recorded return
-    compare: str = one_of("sas", "sa", "ss")  # s: state, a: action, last s: next state
+    compare: str = one_of("sas", "sa", "ss")  # compares s: state, a: action, last s: next state
     beta: float | None = at_least(0, None)  # decay of rewards by distance (null: seabo 0.5, otr 5)
     scale: float | None = positive(None)  # largest reward (null: 1 for seabo, 5 for otr)
     per_size: bool = True  # divides distances by the size of actions (seabo) or observations (otr)
@@ -63,7 +63,7 @@ def relabelled(run: Run, dataset: Dataset, data: Any) -> Dataset:
     phase = getattr(run.cfg.algo, "phase", "offline")
     require(
         phase == "offline",
-        f"algo.data.rewards={data.rewards} makes rewards for a dataset only, but algo.phase={phase} "
+        f"algo.data.rewards={data.rewards} makes rewards for the dataset only, but algo.phase={phase} "
         "also learns from the environment's rewards. Use algo.phase=offline",
     )
     expert, other, best = demonstrations(run, dataset, data)
@@ -80,7 +80,7 @@ def relabelled(run: Run, dataset: Dataset, data: Any) -> Dataset:
     print(
         f"corerl: algo.data.rewards={data.rewards} made rewards for {len(dataset):,} rows of "
         f"{dataset.id}, from {len(returns)} demonstrations of {expert.id} with a mean return of "
-        f"{returns.mean():g}. Their range is {rewards.min():.3g} to {rewards.max():.3g}, mean "
+        f"{returns.mean():g}. The rewards range from {rewards.min():.3g} to {rewards.max():.3g}, with mean "
         f"{rewards.mean():.3g}",
         file=sys.stderr,
     )
@@ -113,7 +113,10 @@ def _unlabelled(dataset: Dataset, other: Dataset, best: np.ndarray) -> Dataset:
 
 def refuse(data: Any, reason: str) -> None:
     """Raises CorerlError where demonstrations are asked for rewards that the run does not learn from."""
-    require(data.rewards == "data", f"algo.data.rewards={data.rewards} is not possible: {reason}")
+    require(
+        data.rewards == "data",
+        f"algo.data.rewards={data.rewards} is not possible, because {reason}. Set algo.data.rewards=data",
+    )
 
 
 def seabo(dataset: Dataset, expert: Dataset, settings: Expert) -> np.ndarray:
@@ -183,7 +186,8 @@ def _best(dataset: Dataset, episodes: int) -> np.ndarray:
     count = dataset.n_episodes
     require(
         episodes <= count,
-        f"algo.data.expert.episodes={episodes} is more than the {count} episodes of {dataset.id}. Lower it",
+        f"algo.data.expert.episodes={episodes} is more than the {count} episodes of {dataset.id}. Lower "
+        "algo.data.expert.episodes",
     )
     return np.sort(np.argsort(-dataset.episode_returns(), kind="stable")[:episodes])
 
@@ -193,7 +197,7 @@ def _check_spaces(dataset: Dataset, expert: Dataset) -> None:
     mine, theirs = ((d.observations.shape[1:], d.actions.shape[1:]) for d in (dataset, expert))
     require(
         expert.unlabelled is None,
-        f"Some demonstrations of {expert.id} have no actions. Leave these episodes out",
+        f"Some demonstrations of {expert.id} have no actions. Leave those episodes out of the file",
     )
     require(
         mine == theirs and dataset.discrete == expert.discrete,

@@ -86,7 +86,7 @@ def check_whole_states(cfg: GoalSettings, sizes: Sizes) -> None:
     require(
         sizes.goal == sizes.state,
         f"{cfg.name} needs whole states as goals, but algo.goals.columns={cfg.goals.columns} "
-        "makes goals of parts of states. Leave algo.goals.columns out",
+        "chooses only some columns. Leave algo.goals.columns out",
     )
 
 

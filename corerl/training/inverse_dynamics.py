@@ -43,7 +43,7 @@ class Inverse(Settings):
     prefix: ClassVar[str] = "algo.data.inverse."
 
     labelled: float | None = within(None, "(0, 1]")  # share of episodes with actions (null: all)
-    pick: str = one_of("low", "random")  # labelled episodes: low: of the worse half | random
+    pick: str = one_of("low", "random")  # labelled episodes: low: from the worse half | random
     steps: int = positive(5_000)  # updates of the inverse dynamics model
     lr: float = positive(3e-4)
     batch_size: int = positive(256)
@@ -80,7 +80,7 @@ def with_actions(dataset: Dataset, data: Any) -> Dataset:
     require(
         not dataset.discrete,
         f"algo.data.actions=inverse is for continuous actions, but those of {dataset.id} are "
-        "discrete. Leave it out",
+        "discrete. Leave algo.data.actions out",
     )
     if cfg.labelled is not None:
         dataset = hidden(dataset, cfg.labelled, cfg.pick)
@@ -90,16 +90,15 @@ def with_actions(dataset: Dataset, data: Any) -> Dataset:
     require(
         known.sum() >= 2,
         f"Only {int(known.sum())} episodes of {dataset.id} have actions, but algo.data.actions=inverse "
-        "needs at least 2",
+        "needs at least 2. Add actions to more episodes",
     )
     arrays = (dataset.observations, dataset.next_observations, dataset.actions, dataset.unlabelled)
     made = cached(lambda: fitted(dataset, cfg), f"inverse {cfg}", *arrays, dataset.episode_ends)
     error, actions = made[0, 0], made[1:]
     print(
         f"corerl: algo.data.actions=inverse fills in actions for {int(dataset.unlabelled.sum()):,} of "
-        f"{len(dataset):,} rows of {dataset.id}. Its model learned from {int(known.sum()):,} episodes. "
-        "Its error on held-out episodes is "
-        f"{error:.3g} (root mean square, actions in [-1, 1])",
+        f"{len(dataset):,} rows of {dataset.id}. The model learned from {int(known.sum()):,} episodes, with "
+        f"a root mean square error of {error:.3g} on held-out episodes (actions in [-1, 1])",
         file=sys.stderr,
     )
     return replace(dataset, actions=actions, unlabelled=None)
@@ -117,9 +116,8 @@ def hidden(dataset: Dataset, share: float, pick: str) -> Dataset:
     choices = order[: (len(order) + 1) // 2] if pick == "low" else order
     require(
         count <= len(choices),
-        f"algo.data.inverse.labelled={share} needs more episodes than the worse half of the data "
-        "has. Choose at "
-        "most 0.5, or algo.data.inverse.pick=random",
+        f"algo.data.inverse.labelled={share} needs more episodes than the worse half of the data has. Set "
+        "it to at most 0.5, or set algo.data.inverse.pick=random",
     )
     chosen = np.random.default_rng(0).choice(choices, count, replace=False)
     without = ~np.isin(np.arange(dataset.n_episodes), chosen)
@@ -176,5 +174,5 @@ def _refuse_missing(dataset: Dataset) -> None:
         require(
             False,
             f"{episodes:,} of {dataset.n_episodes:,} episodes of {dataset.id} have no actions. Set "
-            "algo.data.actions=inverse, which learns them from the others, or leave these episodes out",
+            "algo.data.actions=inverse to predict the actions, or leave these episodes out of the file",
         )

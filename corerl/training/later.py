@@ -23,8 +23,8 @@ def check(name: str) -> None:
     module = importlib.import_module(f"corerl.algos.{name}")
     require(
         hasattr(module, "build"),
-        f"eval.later=true needs `build` in {name}.py, which makes its agent from (cfg, spec). Add a line "
-        "below the agent's class: build = MyAgent",
+        f"eval.later=true needs `build` in {name}.py, which makes the agent from (cfg, spec). Add below the "
+        "agent's class: build = MyAgent",
     )
 
 
@@ -72,7 +72,7 @@ def _parts_that_act(run: "Run", state: dict[str, Any], also: dict[str, Act]) -> 
     lacking = ", ".join(also.keys() - made.get("also", {}).keys())
     require(
         not lacking,
-        f"eval.later=true cannot play {lacking} later. `parts` of {run.cfg.algo.name}.py must "
-        "return these policies by name, as an entry 'also'",
+        f"eval.later=true cannot play {lacking} later. `parts` in {run.cfg.algo.name}.py must also "
+        "return these policies by name, in an entry 'also'",
     )
     return {name: part for name, part in state.items() if name == "agent" or name in made}

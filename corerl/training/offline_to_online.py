@@ -56,7 +56,7 @@ class Online(Settings):
 class FineTuning(Settings):
     """Settings of an algorithm that can fine-tune online. Part of its `Config`."""
 
-    phase: str = "offline"  # offline | both, one after the other | online: checkpoint or scratch
+    phase: str = "offline"  # offline | both: offline, then online | online: checkpoint or scratch
     online: Online = group(Online)
 
     def __post_init__(self) -> None:
@@ -64,13 +64,13 @@ class FineTuning(Settings):
         require(self.phase in PHASES, f"algo.phase={self.phase} is not one of {', '.join(PHASES)}")
         require(
             self.phase == "online" or self.online.checkpoint is None,
-            "algo.online.checkpoint is the run that algo.phase=online continues, but "
-            f"algo.phase={self.phase} pre-trains again. Choose algo.phase=online",
+            "algo.online.checkpoint names a run to fine-tune, but algo.phase="
+            f"{self.phase} trains from scratch. Choose algo.phase=online",
         )
         require(
             self.phase != "both" or self.online.pretrain_steps > 0,
             "algo.phase=both needs algo.online.pretrain_steps, the number of updates on the data "
-            "before the switch",
+            "before online training. Set it above 0",
         )
 
     def needed_actions(self) -> tuple[str, str]:
@@ -83,7 +83,7 @@ def check_warmup(cfg: Any) -> None:
     """Raises CorerlError where the first update would find the environment's replay empty."""
     require(
         cfg.phase == "offline" or cfg.online.warmup_steps > 0,
-        "algo.online.warmup_steps=0 leaves the replay empty for the first update. Make it larger",
+        "algo.online.warmup_steps=0 leaves the replay empty for the first update. Set it above 0",
     )
 
 
@@ -135,7 +135,7 @@ class Phases:
             raise CorerlError(
                 f"The environment of {run.task.id} has {sizes[0]} observation and {sizes[1]} "
                 f"action features, but its dataset has {data.observation_dim} and "
-                f"{data.action_dim}. One agent cannot use both."
+                f"{data.action_dim}. Both must have the same."
             )
         self.warmup = cfg.online.warmup_steps
         room = run.cfg.steps - self.after
@@ -150,7 +150,7 @@ class Phases:
                 print(
                     f"corerl: {run.cfg.algo.label} on {run.task.id} makes no update online. The "
                     f"first update waits {self.warmup:,} environment steps for an episode to end, "
-                    f"but only {room:,} of steps={run.cfg.steps:,} are left. Give more steps.",
+                    f"but only {room:,} of steps={run.cfg.steps:,} are left. Raise steps.",
                     file=sys.stderr,
                 )
             self.replay = EpisodeReplay(
@@ -256,8 +256,7 @@ def time_limit(run: Run) -> int:
     if not limit:
         raise CorerlError(
             f"{run.cfg.algo.name} waits for episodes to end, but {run.task.id} has no time limit. "
-            "Register its "
-            "environment with max_episode_steps."
+            "Register the environment with max_episode_steps."
         )
     return limit
 

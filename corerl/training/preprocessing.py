@@ -43,7 +43,7 @@ class Preprocess(Settings):
     return_range: bool = False  # multiplies rewards by 1000 / (largest - smallest episode return)
     reward_scale: float = 1.0  # factor of rewards, applied before reward_shift
     reward_shift: float = 0.0  # number added to the scaled rewards
-    clip_actions: float = within(1.0, "(0, 1]")  # dataset actions are clipped to plus-minus this
+    clip_actions: float = within(1.0, "(0, 1]")  # dataset actions are clipped to +- this number
     end_reward: float | None = added(None)  # recorded reward that marks terminal steps (null: none)
     normalize_states: bool = False  # states become (s - mean) / (std + 1e-3), also when acting
 
@@ -85,7 +85,7 @@ def load(
     if labels is not None:
         require(
             dataset.durations is None,
-            f"{run.cfg.algo.name} labels rows with returns, which count steps, but the steps of "
+            f"{run.cfg.algo.name} learns from returns that assume steps of one duration, but the steps of "
             f"{dataset.id} have durations. Choose an algorithm such as iql or cql",
         )
     if best < 1:
@@ -161,8 +161,8 @@ def _warn_of_saturation(dataset: Dataset, data: Preprocess) -> None:
     size = float(np.abs(dataset.obs_stats()[0]).max())
     if size > 50 and not data.normalize_states:
         print(
-            f"corerl: a feature of {dataset.id} is {size:.0f} on average, which saturates an untrained "
-            "policy. Consider algo.data.normalize_states=true",
+            f"corerl: an observation column of {dataset.id} is {size:.0f} on average, which saturates an "
+            "untrained policy. Consider algo.data.normalize_states=true",
             file=sys.stderr,
         )
 
@@ -192,7 +192,7 @@ def warn_of_order(dataset: Dataset) -> None:
         print(
             f"corerl: in {rows:,} of {len(dataset):,} rows of {dataset.id}, the next observation "
             "differs from the next row's observation. This algorithm reads rows as consecutive "
-            "steps. Sort them by episode and step",
+            "steps. Sort the rows by episode and step",
             file=sys.stderr,
         )
 
@@ -260,8 +260,8 @@ def action_count(run: Run, actions: np.ndarray) -> int:
     count = int(env.action_space.n)
     require(
         largest < count,
-        f"{run.task.id} has {count} actions (numbered from 0), but its data contain action "
-        f"{largest}",
+        f"{run.task.id} has {count} actions, from 0 to {count - 1}, but its data contain action "
+        f"{largest}. Repair the data",
     )
     return count
 
@@ -283,7 +283,7 @@ def return_factor(dataset: Dataset) -> np.float32:
     spread = float(returns.max() - returns.min())
     if spread == 0:
         raise CorerlError(
-            f"data.return_range=true divides by the range of episode returns, but all episodes "
+            f"algo.data.return_range=true divides by the range of episode returns, but all episodes "
             f"of {dataset.id} return {returns[0]:g}. Set algo.data.return_range=false."
         )
     return np.float32(1000 / spread)

@@ -69,8 +69,8 @@ def _compare(folder: Path, run: Run, algorithms: Sequence[str]) -> dict[str, Any
         acts_in = settings.get("action_range")
     except (CorerlError, KeyError, TypeError, ValueError) as error:
         raise CorerlError(
-            f"algo.online.checkpoint={folder} is not the folder of a run "
-            "(<root>/<task>/<algorithm>-<hash>): its config.yaml cannot be read."
+            f"algo.online.checkpoint={folder} must be the folder of a run, "
+            "<root>/<task>/<algorithm>-<hash>, but its config.yaml cannot be read."
         ) from error
     wanted = asdict(run.cfg.algo)
     pairs = [("task", task, run.task.id), ("action_range", acts_in, run.cfg.action_range)]
@@ -82,11 +82,11 @@ def _compare(folder: Path, run: Run, algorithms: Sequence[str]) -> dict[str, Any
     pairs += [(f"algo.data.{k}", theirs.get(k, added[k]), v) for k, v in wanted["data"].items()]
     if name not in algorithms:
         known = " or ".join(algorithms)
-        problem = f"it is {name}, but {wanted['name']} continues only from {known}"
+        problem = f"it is {name}, but {wanted['name']} can fine-tune only {known}"
         raise _refusal(folder, problem)
     for setting, there, mine in pairs:
         if there != mine:
-            raise _refusal(folder, f"{setting} is {there} in that run but {mine} in this one")
+            raise _refusal(folder, f"{setting} is {there} in that run, but {mine} in this one")
     return settings
 
 
@@ -138,7 +138,7 @@ def _stack(mine: Any, saved: list[Saved], name: str, folder: Path) -> Any:
             inside = [(state[key], place) for state, place in found]
             parts[key] = _stack(wanted[key], inside, full, folder)
         elif _named(found[0][0][key]).keys() != COUNTER:
-            raise _refusal(folder, f"it has {full}, which this run does not have")
+            raise _refusal(folder, f"it has {full}, but this run does not")
     return parts if isinstance(mine, dict) else list(parts.values())
 
 
@@ -162,4 +162,6 @@ def _stack_tensor(mine: Tensor, saved: list[Saved], name: str, folder: Path) -> 
 
 
 def _refusal(folder: Path, difference: str) -> CorerlError:
-    return CorerlError(f"algo.online.checkpoint={folder} cannot be fine-tuned here: {difference}.")
+    return CorerlError(
+        f"algo.online.checkpoint={folder} cannot be fine-tuned with these settings: {difference}."
+    )

@@ -33,13 +33,13 @@ def label_of(cfg: Any) -> Callable[[np.ndarray], np.ndarray]:
     failure = cfg.failure_reward
     require(
         failure is None or cfg.discount < 1,
-        f"algo.failure_reward={failure} is counted for ever, as reward / (1 - discount), which is "
+        f"algo.failure_reward={failure} counts without end, as reward / (1 - discount), which is "
         "infinite with algo.discount=1. Set a smaller discount, or algo.failure_reward=null",
     )
     require(
         not (failure and cfg.data.return_range),
-        f"algo.failure_reward={failure} does not occur among rewards that are divided by the "
-        "range of returns: set algo.data.return_range=false, and algo.data.reward_scale as needed",
+        f"algo.failure_reward={failure} does not fit algo.data.return_range=true, which rescales rewards. "
+        "Set algo.data.return_range=false, and algo.data.reward_scale as needed",
     )
     if failure is not None:
         failure = float(preprocessing.affine(np.float32(failure), np.float32(1), cfg.data))

@@ -22,7 +22,7 @@ def print_summary(run: Run) -> None:
             played = describe(np.asarray(line["returns"]), own_tau(run.cfg.algo))
             print(
                 f"{run.record.label} on {run.task.id}, seed {line['seed']}: optimised "
-                f"{objective(run.cfg.algo)}; {played}",
+                f"{objective(run.cfg.algo)}, {played}",
                 flush=True,
             )
 

@@ -74,7 +74,7 @@ class Collector:
         space, actions = env.observation_space, env.action_space
         if not isinstance(space, spaces.Box) or len(space.shape) != 1:
             raise CorerlError(
-                f"{env.unwrapped} has observations of {space}: this algorithm needs vectors."
+                f"{env.unwrapped} has observations of {space}, but this algorithm needs vectors."
             )
         self.observation_dim = space.shape[0]
         self.discrete = isinstance(actions, spaces.Discrete)
@@ -82,7 +82,7 @@ class Collector:
         vectors = isinstance(actions, spaces.Box) and len(actions.shape) == 1
         require(
             vectors or (self.discrete and actions.start == 0),
-            f"{env.unwrapped} has actions of {actions}: this algorithm needs vectors, or numbers from 0",
+            f"{env.unwrapped} has actions of {actions}, but this algorithm needs vectors, or Discrete from 0",
         )
         self.action_dim = int(actions.n) if self.discrete else actions.shape[0]
         """The number of actions, or of features of one."""

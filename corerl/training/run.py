@@ -104,7 +104,7 @@ class Run:
     def _stream(self, purpose: str, stream: seeding.Stream) -> seeding.Stream:
         require(
             purpose not in self._streams,
-            f'Two streams of random numbers are called "{purpose}" and would be equal. Give the second one '
+            f'Two streams of random numbers are called "{purpose}", so they would be equal. Give one of them '
             "another name",
         )
         self._streams[purpose] = stream

@@ -26,8 +26,8 @@ def tensors(parts: Parts) -> list[Tensor]:
     for name, part in parts.items():
         require(
             hasattr(part, "state_dict") and hasattr(part, "load_state_dict"),
-            f"run.steps cannot save {name}, a {type(part).__name__}: it has no state_dict and "
-            "load_state_dict. Make it an attribute of the agent, a class that derives from Stateful",
+            f"run.steps cannot save {name}, a {type(part).__name__} without state_dict and "
+            "load_state_dict. Make it an attribute of the agent, whose class derives from Stateful",
         )
     state = {name: part.state_dict() for name, part in parts.items()}
     return list(checkpoint.tensors_of(state).values())
@@ -58,13 +58,13 @@ def readable(path: Path, device: torch.device) -> Iterator[None]:
     except seeding.OtherDevice as error:
         other = "cpu" if device.type == "cuda" else "cuda"
         raise CorerlError(
-            f"{path} was started on another kind of device, whose random numbers differ. "
+            f"{path} was started on another kind of device, with other random numbers. "
             f"Resume with device={other}, or delete {path.parent} to start over."
         ) from error
     except (KeyError, ValueError, RuntimeError) as error:
         reason = first_line(error)
         raise CorerlError(
-            f"{path} was saved by different code ({reason}): finish it with the code that "
+            f"{path} was saved by different code ({reason}). Finish the run with the code that "
             f"saved it, or delete {path.parent} to start over."
         ) from error
 

@@ -43,7 +43,7 @@ class Starts(Settings):
 
     snapshots: str | None = None  # file of `corerl data snapshots` (null: the task's own starts)
     until: int = positive(100_000)  # steps per seed, after which episodes start as usual
-    length: int = positive(100)  # steps of an episode that begins in a snapshot
+    length: int = positive(100)  # steps of an episode that starts from a snapshot
     classes: int = positive(4)  # clusters of the teacher's values, drawn equally often
 
 
@@ -68,12 +68,14 @@ class Snapshots(NamedTuple):
         """
         require(
             Path(path).is_file(),
-            f"algo.start.snapshots={path} is not a file. Make one: corerl data snapshots RUN --out {path}",
+            f"algo.start.snapshots={path} must be a file that exists. Make one: corerl data "
+            f"snapshots RUN --out {path}",
         )
         saved = checkpoint.load_checkpoint(Path(path))
         require(
             set(saved) == set(cls._fields) and saved["task"] == task.id,
-            f"algo.start.snapshots={path} has snapshots of {saved.get('task')}, not of {task.id}",
+            f"algo.start.snapshots={path} has snapshots of {saved.get('task')}, not of {task.id}. "
+            "Make others: corerl data snapshots",
         )
         return cls(**saved)
 
@@ -205,6 +207,6 @@ def check_restorable(env: gymnasium.Env) -> None:
     layer = opaque(env)
     require(
         layer is None,
-        f"{layer} cannot be restored in the middle of an episode, so its snapshots cannot start "
-        "other episodes. Give it state_dict and load_state_dict",
+        f"{layer} cannot be restored in the middle of an episode, so no episode can start from "
+        f"its snapshots. Give {layer} the methods state_dict and load_state_dict",
     )

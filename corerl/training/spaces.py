@@ -11,8 +11,8 @@ from corerl.nn import encoders
 
 ACTIONS = {
     "continuous": "continuous actions",
-    "discrete": "actions numbered from 0",
-    "any": "actions that are vectors, or numbers from 0",
+    "discrete": "discrete actions, as Discrete(n)",
+    "any": "continuous actions, or discrete ones as Discrete(n)",
 }
 
 COLOURS = 4
@@ -41,14 +41,14 @@ def check_goals(algo: Settings, task: str, has_goals: bool) -> None:
     require(
         algo.knows_goals or not has_goals,
         f"{task} has goals, which {algo.name} does not support. Choose an algorithm such as "
-        "gcivl, or a single-goal version of the task, if there is one",
+        "gcivl, or a single-goal version of the task",
     )
 
 
 def check_data(algo: Settings, dataset: Dataset) -> None:
     """Raises CorerlError where the algorithm cannot learn from the dataset."""
     kind = "discrete" if dataset.discrete else "continuous"
-    _check_actions(algo, dataset.id, kind, f"{kind} ones")
+    _check_actions(algo, dataset.id, kind, f"{kind} actions")
     problem = too_many_actions(dataset)
     require(not problem, problem)
     shape = dataset.observations.shape[1:]
@@ -59,7 +59,7 @@ def _check_actions(algo: Settings, task: str, kind: str | None, found: str) -> N
     wanted, setting = algo.needed_actions()
     wanted = "discrete" if wanted == "numbered" else wanted  # as files of before name it
     if kind is None or wanted not in ("any", kind):
-        raise CorerlError(f"{algo.name}{setting} needs {ACTIONS[wanted]}, and {task} has {found}")
+        raise CorerlError(f"{algo.name}{setting} needs {ACTIONS[wanted]}, but {task} has {found}")
 
 
 def _check_shape(algo: Settings, task: str, shape: tuple[int, ...], found: str) -> None:
@@ -76,7 +76,7 @@ def _check_shape(algo: Settings, task: str, shape: tuple[int, ...], found: str) 
         size = f" of at least {least}x{least} pixels" if least > 1 else ""
         raise CorerlError(
             f"{algo.name} needs images (channels, height, width){size}, but {task} has {found}. "
-            "Wrap the environment: in gymnasium.wrappers.ResizeObservation if images are too "
-            "small, then in TransformObservation with image.transpose(2, 0, 1) if channels come "
-            "last"
+            "Wrap the environment in gymnasium.wrappers.ResizeObservation if images are too "
+            "small. If channels come last, wrap it in TransformObservation with "
+            "image.transpose(2, 0, 1)"
         )

@@ -28,13 +28,14 @@ def finite_mdp(task: Task) -> FiniteMDP:
     mdp = getattr(env.unwrapped, "mdp", None)
     if not isinstance(mdp, FiniteMDP):
         raise CorerlError(
-            f"{task.id} is not a finite MDP: its environment has no FiniteMDP as `mdp`."
+            f"{task.id} is not a finite MDP: its environment needs a FiniteMDP as attribute `mdp`. "
+            "Choose a task such as risk/overheat."
         )
     seen = np.ravel(env.reset(seed=0)[0])[: mdp.sizes[0]].tolist()
     require(
         sorted(seen) == [0] * (mdp.sizes[0] - 1) + [1],
         f"{task.id}: an observation must begin with the state as a one-hot vector (see "
-        f"corerl.envs.mdps.FiniteEnv). The first is {seen!r:.80}",
+        f"corerl.envs.mdps.FiniteEnv), but the first observation is {seen!r:.80}",
     )
     return mdp
 
@@ -51,15 +52,15 @@ def linear_model(task: Task) -> tuple[FiniteMDP, LinearModel]:
     mdp, env = finite_mdp(task), task.make_env().unwrapped
     require(
         mdp.horizon is not None and not (mdp.successors == END).any(),
-        f"{task.id} has no fixed number of steps, which this learner needs. Give its MDP a horizon, and "
+        f"{task.id} has no fixed number of steps, which this algorithm needs. Give its MDP a horizon, and "
         "an absorbing state in place of ends",
     )
     _, model = model_of(env)
     low, high = model.rewards.min(), model.rewards.max()
     require(
         low >= -EXACT and high <= 1 + EXACT,
-        f"{task.id} has mean rewards from {low:g} to {high:g}. This learner needs them in [0, 1]: "
-        "shift and scale them",
+        f"{task.id} has mean rewards from {low:g} to {high:g}. This algorithm needs rewards in [0, 1]. "
+        "Shift and scale them",
     )
     return mdp, model
 

@@ -40,7 +40,8 @@ def refuse(data: Any, reason: str) -> None:
     """Raises CorerlError where a weighting is asked for that has nothing to go by."""
     require(
         data.weighting == "uniform",
-        f"algo.data.weighting={data.weighting} is not possible: {reason}",
+        f"algo.data.weighting={data.weighting} is not possible, because {reason}. Set "
+        "algo.data.weighting=uniform",
     )
 
 
@@ -56,12 +57,12 @@ def probabilities(dataset: Dataset, data: Any, rows: np.ndarray) -> np.ndarray |
     weights = np.repeat(of_episodes, dataset.episode_lengths())[rows]
     if not weights.any():
         raise CorerlError(
-            f"algo.data.weighting={data.weighting} leaves all rows of {dataset.id} a weight of 0: choose a "
-            "larger algo.data.weighting_alpha, or a larger algo.data.weighting_share."
+            f"algo.data.weighting={data.weighting} gives all rows of {dataset.id} a weight of 0. Choose a "
+            "larger algo.data.weighting_alpha or algo.data.weighting_share."
         )
     weights = weights / weights.sum()
     print(
-        f"corerl: algo.data.weighting={data.weighting} has an effective sample size of "
+        f"corerl: with algo.data.weighting={data.weighting}, the effective sample size is "
         f"{1 / np.square(weights).sum():,.0f} of {len(rows):,} rows",
         file=sys.stderr,
     )
@@ -83,7 +84,7 @@ def episode_weights(dataset: Dataset, data: Any) -> np.ndarray:
     if spread <= 1e-9 * max(1.0, np.abs(returns).max()):
         raise CorerlError(
             f"algo.data.weighting={data.weighting} weights episodes by their {what}, but all "
-            f"episodes of {dataset.id} are equally good. Use algo.data.weighting=uniform."
+            f"episodes of {dataset.id} have the same. Use algo.data.weighting=uniform."
         )
     return np.exp((x - x.max()) / spread / data.weighting_alpha)
 

@@ -462,7 +462,7 @@ def test_a_process_waits_for_one_that_brings_the_same(remote, folder):
     other.join(60)
     assert (other.exitcode, remote.brought) == (0, 0)
     assert len(reader.load(ID)) == 12
-    with pytest.raises(FileExistsError, match="is there already"), reader.writing(ID):
+    with refused(ID, FileExistsError), reader.writing(ID):
         pass
 
 

@@ -66,15 +66,17 @@ def _of_columns(contents: Contents) -> list[Finding]:
     """Returns the fields that are missing, of another length, or hold what is no number."""
     found = []
     for field in (field for field in NEEDED if field not in contents.arrays):
-        text = f"the file has none: name their column with {contents.how_to_name(field)}."
+        text = f"no column found. Name one with {contents.how_to_name(field)}."
         found.append(Finding(True, field, text))
     if not {"terminated", "truncated", "episode"} & contents.arrays.keys():
-        text = "nothing says where episodes end: name a column with data.columns.terminated, "
-        found.append(Finding(True, "episodes", text + "data.columns.truncated or .episode."))
+        text = "nothing marks where episodes end. Name a column with data.columns.terminated, "
+        found.append(
+            Finding(True, "episodes", text + "data.columns.truncated or data.columns.episode.")
+        )
     rows = {field: len(array) for field, array in contents.arrays.items()}
     for field, count in rows.items():
         if count != rows.get("rewards", count):
-            text = f"it has {count:,} rows where rewards has {rows['rewards']:,}."
+            text = f"it has {count:,} rows, but rewards has {rows['rewards']:,}."
             found.append(Finding(True, field, text))
     for field, array in contents.arrays.items():
         blank = (
@@ -102,7 +104,7 @@ def _of_cells(
 def _bad(field: str, values: np.ndarray) -> tuple[str, np.ndarray]:
     """Returns what is wrong with entries of a column `(N,)`, and where."""
     if field == "episode":
-        return "names no episode", missing(values)
+        return "is no number or name of an episode", missing(values)
     if values.dtype.kind not in "biufc":
         texts = np.array([not is_number(value) for value in values])
         if texts.any():
@@ -124,7 +126,7 @@ def _of_dataset(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
         found.append(Finding(False, "rewards", f"every reward is {data.rewards[0]:g}."))
     if task.env is None:
         text = (
-            "no env=gym/module:Id is given: you can train on the file, but judge the policy only "
+            "no env=gym/module:Id is given. You can train on the file, but judge the policy only "
             "by off-policy evaluation."
         )
         return [*found, Finding(False, "environment", text)]
@@ -142,7 +144,7 @@ def _of_names(contents: Contents, task: Task) -> list[Finding]:
         also = [name for name in contents.others if name.lower() in NAMES[field]]
         if also and getattr(task.data.columns, field) is None:
             text = (
-                f"column {labels[0]} is read and {', '.join(also)} is ignored. To choose, set "
+                f"corerl reads column {labels[0]} and ignores {', '.join(also)}. To choose another, set "
                 f"data.columns.{field}=NAME."
             )
             found.append(Finding(False, field, text))
@@ -153,37 +155,43 @@ def _of_ends(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
     found = []
     done, arrays = contents.done, contents.arrays
     if done and not {"truncated", "episode"} & arrays.keys():
-        text = f"{done} is read as a true end (terminated). If it also marks "
+        text = f"corerl reads {done} as true ends (terminated). If {done} also marks "
         found.append(
             Finding(
                 False,
                 "terminated",
-                text + "time limits, put those in a column of their own (truncated).",
+                text + "time limits, put them in a column of their own (truncated).",
             )
         )
     if own_files.done_may_be_cut(contents, task.data):
         both = int(arrays["terminated"].astype(np.float64).sum()) - int(data.terminated.sum())
         if both:
             text = (
-                f"{both:,} rows of {done} are also truncated, and corerl reads them as truncated. "
+                f"{both:,} rows of {done} are also truncated, so corerl reads them as truncated. "
             )
-            text += f"If they are true ends, set data.columns.terminated={done}."
+            text += f"If these rows are true ends, set data.columns.terminated={done}."
             found.append(Finding(False, "terminated", text))
     if not data.has_next.any():
         text = (
-            "no step has a recorded next state or ends in a terminal state, so nothing can be "
-            "learned."
+            "no step has a recorded next state or ends in a terminal state, so corerl cannot learn "
+            "from the file. Check the columns that mark ends."
         )
         found.append(Finding(True, "episodes", text))
     if "episode" in arrays:
         found += _of_returning(contents)
     single = int((data.episode_lengths() == 1).sum())
     if single:
-        found.append(Finding(False, "episodes", f"{single:,} episodes have a single step."))
+        found.append(
+            Finding(
+                False,
+                "episodes",
+                f"{single:,} episodes have a single step. Check where episodes end.",
+            )
+        )
     if not (contents.arrays.get("truncated", np.zeros(1)).any() or data.terminated.any()) and (
         "episode" not in contents.arrays
     ):
-        text = "no row ends an episode: the file is read as one episode, truncated at its last row."
+        text = "no row ends an episode, so corerl reads the file as one episode, truncated at its last row."
         found.append(Finding(False, "episodes", text))
     return found
 
@@ -197,8 +205,8 @@ def _of_returning(contents: Contents) -> list[Finding]:
     back[[row for row in begins if first.setdefault(tuple(names[row]), row) != row]] = True
     if not back.any():
         return []
-    text = f"the number of an earlier episode comes back{such(back)} and starts a new episode. Either rows "
-    text += "are out of order, or the numbers of episodes start over."
+    text = f"the number of an earlier episode returns{such(back)} and starts a new episode. Either rows are "
+    text += "out of order, or the numbering of episodes starts over."
     return [Finding(False, contents.place("episode", int(np.argmax(back))), text)]
 
 
@@ -208,18 +216,18 @@ def _of_states(data: Dataset, contents: Contents) -> list[Finding]:
         jumps = leaps(data)
         if jumps.size:
             where = f"{contents.row(int(jumps[0]))}, next_observations"
-            text = f"in {jumps.size:,} rows inside an episode it differs from the next row's observation. "
+            text = f"in {jumps.size:,} rows inside an episode, it differs from the next row's observation. "
             text += "Either rows are out of order, or ends of episodes are missing. Sequence models and "
             text += "ReBRAC need rows in order."
             found.append(Finding(False, where, text))
     if data.observations.ndim != 2:
         shape = "x".join(map(str, data.observations.shape[1:]))
         image = data.observations.ndim == 4
-        text = f"they have shape {shape} and are not vectors: " + (
-            "corerl's own algorithms cannot learn from them. A custom algorithm can, with `images = True` "
-            "in its Config."
+        text = f"they have shape {shape} and are not vectors. " + (
+            "corerl's own algorithms cannot learn from images in a file. A custom algorithm can, with "
+            "`images = True` in its Config."
             if image
-            else f"give each as one row of {math.prod(data.observations.shape[1:])} numbers."
+            else f"Give each as one row of {math.prod(data.observations.shape[1:])} numbers."
         )
         found.append(Finding(not image, "observations", text))
     if data.observations.ndim == 2:
@@ -228,8 +236,11 @@ def _of_states(data: Dataset, contents: Contents) -> list[Finding]:
         labels = contents.labels["observations"]
         large = np.flatnonzero(np.abs(mean) > LARGE)
         lost = {i: text for i in large if (text := _of_precision(contents, i, mean[i]))}
-        advice = "on average, which is large: train with algo.data.normalize_states=true."
-        texts = [(i, f"it is {mean[i]:g} in every row.") for i in np.flatnonzero(constant)]
+        advice = "on average, which is large. Train with algo.data.normalize_states=true."
+        texts = [
+            (i, f"it is {mean[i]:g} in every row. Consider leaving it out.")
+            for i in np.flatnonzero(constant)
+        ]
         texts += [(i, f"it is {mean[i]:g} {advice}") for i in large]
         for i, text in [*((i, text) for i, text in texts if i not in lost), *lost.items()]:
             found.append(Finding(False, labels[min(i, len(labels) - 1)], text))
@@ -243,14 +254,14 @@ def _of_precision(contents: Contents, column: int, mean: float) -> str:
     step = np.spacing(np.float32(abs(mean)))
     if not 0 < spread < 100 * step:
         return ""
-    text = f"its values differ by at most {spread:g}, but corerl learns from float32, which rounds such "
-    return text + f"numbers to {step:g}: subtract the smallest value in the file."
+    text = f"its values differ by at most {spread:g}, but float32, which corerl learns from, rounds them to "
+    return text + f"multiples of {step:g}. Subtract the smallest value from all of them."
 
 
 def _of_actions(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
     if data.unlabelled is not None:
         count = int(data.unlabelled[data.episode_starts].sum())
-        text = f"{count:,} of {data.n_episodes:,} episodes have no actions: set algo.data.actions=inverse"
+        text = f"{count:,} of {data.n_episodes:,} episodes have no actions. Set algo.data.actions=inverse"
         return [Finding(False, "actions", f"{text}.")]
     if data.discrete:
         found = [Finding(True, "actions", f"{text}.")] if (text := too_many_actions(data)) else []
@@ -266,15 +277,13 @@ def _of_actions(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
     found = []
     if data.as_given and not contents.scaled and counted(data.actions):
         values = " and ".join(f"{value:g}" for value in np.unique(data.actions))
-        text = f"they hold only {values}, as floats, and are read as continuous. {AS_NUMBERED}."
+        text = f"they are floats that hold only {values}, so corerl reads them as continuous. {AS_NUMBERED}."
         found.append(Finding(False, "actions", text))
     largest = float(np.abs(data.actions).max())
     if largest < 0.6:
         text = f"they fill only {100 * largest:.0f} % of the range between their bounds"
         if task.env and task.data.action_low is None and not contents.scaled:
-            text += (
-                f" ({task.env}'s). If they are scaled to [-1, 1] already, set data.action_low=-1 "
-            )
+            text += f" ({task.env}'s). If the actions are scaled to [-1, 1] already, set data.action_low=-1 "
             text += "data.action_high=1"
         found.append(Finding(False, "actions", f"{text}."))
     return found

@@ -137,7 +137,7 @@ def read(path: Path, columns: Columns | None = None) -> Contents:
     kind = kind_of(path)
     if kind is None:
         raise CorerlError(
-            f"{path} is not one of {', '.join(KINDS)}: its name must end in one of these."
+            f"{path} is not a known type of file. Its name must end in one of {', '.join(KINDS)}."
         )
     with _reading(path, kind):
         if kind in ("csv", "parquet"):
@@ -220,7 +220,7 @@ def _others(available: Iterable[str], found: dict[str, list[str]]) -> list[str]:
 def _steps(name: str, array: Any) -> np.ndarray:
     array = np.asarray(array)
     if not array.ndim:
-        raise CorerlError(f"{name} is a single value, not an array with a row per step.")
+        raise CorerlError(f"{name} is a single value, but must be an array with one row per step.")
     if not len(array):
         raise CorerlError(f"{name} has no rows.")
     return array
@@ -238,7 +238,7 @@ def _match(available: Iterable[str], columns: Columns) -> dict[str, list[str]]:
             missing = [name for name in found[field] if name not in available]
             if missing:
                 raise CorerlError(
-                    f"it has no column {missing[0]}, which data.columns.{field} names. It holds "
+                    f"it has no column {missing[0]}, which data.columns.{field} names. Its columns are "
                     f"{', '.join(available[:30])}."
                 )
         else:
@@ -291,6 +291,6 @@ def _numbered(table: Iterable[str], field: str, found: dict[str, list[str]]) -> 
     if clear := formats.numbered(table, known[: known.index(name)]):
         return clear
     raise CorerlError(
-        f"its columns {single} and {numbered[0]} may both be {field}: say which with "
+        f"its columns {single} and {numbered[0]} may both be {field}. Choose with "
         f"data.columns.{field}={single} or data.columns.{field}=[{','.join(numbered)}]."
     )

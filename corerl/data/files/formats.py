@@ -36,14 +36,14 @@ def read_table(path: Path, kind: str) -> Mapping[str, np.ndarray]:
         )
         if len(table.columns) == 1 and (other := re.search(r"[;\t|]", table.columns[0])):
             raise CorerlError(
-                f"its columns are separated by {other[0]!r}, where commas are needed: "
+                f"its columns are separated by {other[0]!r}, but must be separated by commas. Convert it: "
                 f"pandas.read_csv(PATH, sep={other[0]!r}).to_csv(PATH, index=False)"
             )
         if not isinstance(table.index, pandas.RangeIndex):
             # It has taken the first values, and all names have moved on.
             named = len(table.columns)
             raise CorerlError(
-                f"its first line has {named} names, but its rows have "
+                f"its first line has {named} names, but a row has "
                 f"{named + table.index.nlevels} values. Name every column, write decimals with a "
                 "point, and end no line with a comma."
             )
@@ -51,7 +51,9 @@ def read_table(path: Path, kind: str) -> Mapping[str, np.ndarray]:
         try:
             import pyarrow  # noqa: F401
         except ImportError as error:
-            raise CorerlError('Parquet needs pyarrow: pip install "corerl[parquet]"') from error
+            raise CorerlError(
+                'Reading Parquet needs pyarrow: pip install "corerl[parquet]"'
+            ) from error
         table = pandas.read_parquet(path, engine="pyarrow")
     if table.empty:
         raise CorerlError(f"it has no rows. Its columns are {', '.join(map(str, table))}.")
@@ -96,7 +98,7 @@ def stacked(parts: list[np.ndarray]) -> np.ndarray:
         lengths = {len(row) if isinstance(row, np.ndarray | list) else 0 for row in part}
         if len(lengths) > 1:
             raise CorerlError(
-                f"a column of lists has rows of unequal lengths, {min(lengths)} to {max(lengths)} "
+                f"the lists in a column must have one length, but have {min(lengths)} to {max(lengths)} "
                 "numbers."
             )
         return np.stack([np.asarray(row) for row in part])

@@ -47,7 +47,8 @@ def find(name: str) -> Path | None:
 def fetch(name: str) -> Path:
     """Raises CorerlError: your own file comes from nowhere."""
     raise CorerlError(
-        f"There is no file {name} below {Path.cwd()}, but task=file/{name} asks for it."
+        f"There is no file {name}, which task=file/{name} names. Give its full path, or one from "
+        f"{Path.cwd()}."
     )
 
 
@@ -71,8 +72,8 @@ def load(name: str, data: Data | None = None, box: tuple | None = None) -> Datas
     path = find(name) or fetch(name)
     if data.sha256 and checksum(name) != data.sha256:
         raise CorerlError(
-            f"{path} is not the file that this run started with (its SHA-256 was "
-            f"{data.sha256[:12]}...). Restore that file, or start a new run on the present one."
+            f"{path} has changed since this run started (its SHA-256 was {data.sha256[:12]}...). Restore the "
+            "old file, or start a new run on the present one."
         )
     contents = read(path, data.columns)
     try:
@@ -94,7 +95,7 @@ def assemble(id: str, contents: Contents, data: Data, box: tuple | None) -> Data
     missing = [field for field in NEEDED if field not in arrays]
     if missing:
         raise CorerlError(
-            f"{id} has no {' and no '.join(missing)}: say what they are called with "
+            f"{id} has no {' and no '.join(missing)}: name a column with "
             f"{contents.how_to_name(missing[0])}."
         )
     for field, array in arrays.items():
@@ -104,7 +105,9 @@ def assemble(id: str, contents: Contents, data: Data, box: tuple | None) -> Data
             arrays[field] = array.astype(np.float64)
         except (TypeError, ValueError):
             place, value = first_text(contents, field)
-            raise CorerlError(f"{id}, {place}: {value!r} is not a number.") from None
+            raise CorerlError(
+                f"{id}, {place}: {value!r} is not a number. Repair or drop the row."
+            ) from None
     if done_may_be_cut(contents, data):
         arrays["terminated"] = _true_ends(arrays["terminated"], arrays["truncated"])
     low, high = bounds(data, None if contents.scaled else box)
@@ -155,7 +158,7 @@ def _true_ends(done: np.ndarray, truncated: np.ndarray) -> np.ndarray:
 def bounds(data: Data, box: tuple | None) -> tuple[Any, Any]:
     """Returns the actions that become -1 and 1: by `data`, else by the environment, else None."""
     if (data.action_low is None) != (data.action_high is None):
-        raise CorerlError("data.action_low and data.action_high go together: give both.")
+        raise CorerlError("give both data.action_low and data.action_high, or neither.")
     if data.action_low is not None:
         return data.action_low, data.action_high
     return box or (None, None)

@@ -42,8 +42,8 @@ def _common_tasks(table: pd.DataFrame, x: str, y: str) -> list[tuple[np.ndarray,
     lonely = sorted(set(one) ^ set(other))
     if lonely:
         raise CorerlError(
-            f"{x} and {y} have no common set of tasks: only one of them ran {lonely[0]}. "
-            "Compare on the tasks that both have."
+            f"{x} and {y} must have the same tasks, but only one of them ran {lonely[0]}. "
+            "Keep the tasks that both have."
         )
     for _, both in table[table["algorithm"].isin([x, y])].groupby("task", observed=True):
         one_unit(both)

@@ -77,7 +77,7 @@ def _statistic(metric: str, gamma: float) -> Callable[[Runs, np.ndarray], np.nda
         "optimality_gap": partial(_optimality_gap, gamma=gamma),
     }
     if metric not in known:
-        raise CorerlError(f"No metric {metric!r}. Known: {', '.join(known)}.")
+        raise CorerlError(f"There is no metric {metric!r}. Known: {', '.join(known)}.")
     return known[metric]
 
 

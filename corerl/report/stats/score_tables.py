@@ -25,18 +25,18 @@ def check(table: pd.DataFrame) -> pd.DataFrame:
                 f"is missing. It has {', '.join(map(str, table.columns)) or 'none'}."
             )
     if not len(table):
-        raise CorerlError("The score table has no rows, so there is nothing to estimate.")
+        raise CorerlError("The score table has no rows. Give at least one run.")
     for column in RUN:
         if (i := _first(table[column].isna())) is not None:
             raise CorerlError(
-                f"Row {i} (from 0) of the score table, {_run_name(table.iloc[i])}, has no {column}. Name "
-                "it, or read its file with keep_default_na=False if it is called NA or None."
+                f"Row {i} (from 0) of the score table, {_run_name(table.iloc[i])}, has no {column}. Give "
+                "one. For a name such as NA or None, read the file with keep_default_na=False."
             )
     for column in ("score", "step"):
         if column in table and (i := _first(~_finite(table[column]))) is not None:
             raise CorerlError(
-                f"The {column} of {_run_name(table.iloc[i])} is {table[column].iloc[i]}, not a finite "
-                "number. Remove the run or report it as failed."
+                f"The {column} of {_run_name(table.iloc[i])} is {table[column].iloc[i]}, but must be a "
+                "finite number. Repair or remove the run."
             )
     keys = [c for c in (*RUN, "step") if c in table.columns]
     if (i := _first(table.duplicated(keys))) is not None:
@@ -100,8 +100,8 @@ def comparable(table: pd.DataFrame) -> pd.DataFrame:
     for algorithm, own in tasks.items():
         if lacking := sorted(set.union(*tasks) - own):
             raise CorerlError(
-                f"{algorithm} did not run {lacking[0]}, which others in the table did. "
-                "Keep the tasks that all of them have."
+                f"{algorithm} did not run {lacking[0]}, but other algorithms in the table did. "
+                "Keep the tasks that all algorithms have."
             )
     return table
 
@@ -112,7 +112,7 @@ def one_unit(table: pd.DataFrame) -> None:
     if len(units) > 1:
         raise CorerlError(
             f"The score table holds several units ({', '.join(map(str, units))}), which no estimate may "
-            "pool. Choose the rows of one first."
+            "mix. Choose the rows of one unit first."
         )
 
 
@@ -156,7 +156,7 @@ def to_rliable(table: pd.DataFrame, *, cut: bool = False) -> dict[str, np.ndarra
         if fewest < most and not cut:
             raise CorerlError(
                 f"{algorithm} has {fewest} to {most} seeds on its tasks, but rliable needs the same number "
-                f"on each. Pass cut=True to keep the first {fewest} of every task."
+                f"of seeds on each. Pass cut=True to keep the first {fewest} of every task."
             )
         found[algorithm] = np.stack([scores[task][:fewest] for task in sorted(scores)], axis=1)
     return found
@@ -169,11 +169,13 @@ def rows_of(table: pd.DataFrame, algorithm: str | None = None) -> pd.DataFrame:
     if algorithm is None and len(names) > 1:
         raise CorerlError(
             f"The table holds {len(names)} algorithms ({', '.join(map(str, names[:5]))}). "
-            "Name the one to estimate."
+            "Name the algorithm to estimate."
         )
     if algorithm is not None:
         if algorithm not in names:
-            raise CorerlError(f"The table has no {algorithm!r}.{nearest(str(algorithm), names)}")
+            raise CorerlError(
+                f"The table has no algorithm {algorithm!r}.{nearest(str(algorithm), names)}"
+            )
         table = table[table["algorithm"] == algorithm]
     if table.duplicated(["task", "seed"]).any():
         raise CorerlError(
