@@ -213,8 +213,8 @@ class Run:
         self.record.status["waiting_for"] = ""
         self.record.pause_clock(time.monotonic() - started)
         self.record.write_scores(step, episodes)
-        if others:
-            self.record.write_others(step, others)
+        for lines in self.record.lines_beside_scores(step, episodes, others):
+            self.record.write_lines(step, lines)
         self.record.publish(step, "running")
 
     def save(self, step: int) -> None:
