@@ -23,11 +23,11 @@ from agreement import (
     twins,
 )
 from reference_fql import Learner, frozen
+from small import cell
 from torch.nn import functional as F
 
 from corerl.algos.cfgrl import ALL, BETTER, CFGRL, Config, Draws
 from corerl.errors import CorerlError
-from corerl.launch.composition import cells
 from corerl.nn import flow
 from corerl.nn.learner import Spec
 
@@ -228,7 +228,7 @@ def test_the_flows_last_hidden_layer_has_no_norm_and_its_weights_are_flax():
 
 def test_settings_are_the_authors():
     """rlbase/algs_offline/iql_diffusion.py of mhyatt000/cfgrl at 9ca4da4."""
-    (cfg,) = cells(["algo=cfgrl", "task=ogbench/pointmaze-large-navigate-singletask-v0"])
+    cfg = cell("cfgrl", "ogbench/pointmaze-large-navigate-singletask-v0")
     own = {"flow_steps": 32, "time_grid": 32, "expectile": 0.9, "all_weight": 0.1, "guidance": 1.5}
     own |= {"discount": 0.99, "polyak": 0.005, "lr": 3e-4, "batch_size": 1024, "norm_first": True}
     own |= {"hidden_layers": 3, "hidden_width": 512, "activation": "mish", "layer_norm": False}

@@ -23,6 +23,7 @@ from agreement import (
     tiny,
 )
 from reference_soft import adam, leaves, numbers, polyak, set_grads, squashed, tensor
+from small import cell
 from torch.distributions import Normal
 from torch.nn import functional as F
 from wording import refused
@@ -279,7 +280,7 @@ def test_it_acts_by_the_mean_within_the_bounds():
 
 
 def test_first_weights_of_crr_plus_are_offbenchs():
-    (cfg,) = cells(["algo=crr_plus", "task=d4rl/hopper-medium-v2"])
+    cfg = cell("crr_plus", "d4rl/hopper-medium-v2")
     agent = CRR(cfg.algo, Spec(17, 6, generators(1)))
     for network in (agent.policy.body, agent.critic):
         *hidden, output = network.layers

@@ -18,13 +18,13 @@ from agreement import (
     scramble,
 )
 from reference_fql import Learner
+from small import cell
 from test_goal_agents import fill, hand_batch, make_batches
 from wording import refused
 
 from corerl.algos import bc
 from corerl.algos.goat import GOAT, Config
 from corerl.buffers.replay import Batch
-from corerl.launch.composition import cells
 from corerl.nn.learner import Spec
 
 SMALL = {"hidden_width": WIDTH, "hidden_layers": 2, "discount": 0.9, "batch_size": B}
@@ -226,7 +226,7 @@ def test_without_uncertainty_goat_of_one_critic_is_wgcsl():
     one, other = make(**WGCSL), make(**WGCSL | {"most": 7.0})
     for batch in make_batches(3):
         assert torch.equal(one.update(batch)["policy_loss"], other.update(batch)["policy_loss"])
-    (cfg,) = cells(["algo=wgcsl", "task=corerl/goal-maze"])
+    cfg = cell("wgcsl", "corerl/goal-maze")
     assert {key: getattr(cfg.algo, key) for key in WGCSL} == WGCSL
     assert (cfg.algo.name, cfg.label) == ("goat", "WGCSL")
 
@@ -264,7 +264,7 @@ def test_a_memory_smaller_than_a_batch_is_refused():
 
 def test_settings_are_the_authors():
     """goat/algo/config.py and the command line's defaults of goat/run.py, YangRui2015/GOAT at 278a02b."""
-    (cfg,) = cells(["algo=goat", "task=ogbench/antmaze-large-navigate-v0"])
+    cfg = cell("goat", "ogbench/antmaze-large-navigate-v0")
     own = {"critics": 5, "beta": 2.0, "limit": 10.0, "top": 80.0, "rise": 0.01, "rest": 0.05}
     own |= {"recent": 50_000, "uncertainty": 1.5, "least": 0.5, "most": 1.0, "expectile": 0.5}
     own |= {"lr": 5e-4, "batch_size": 512, "hidden_layers": 3, "hidden_width": 256}

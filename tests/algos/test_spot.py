@@ -26,12 +26,12 @@ from agreement import (
 )
 from reference_pref import make_keys, masks
 from reference_soft import adam, leaves, numbers, polyak, q, set_grads, tensor
+from small import cell
 from torch.distributions import Normal, kl_divergence
 from wording import refused
 
 from corerl.algos import spot, td3_bc
 from corerl.algos.spot import SPOT, Config, Draws, Online
-from corerl.launch.composition import cells
 from corerl.nn.learner import Spec
 
 SMALL = {
@@ -302,7 +302,7 @@ def test_exploration_is_clipped_noise_within_the_bounds():
 
 
 def test_first_weights_are_torchs_and_outputs_as_small_as_on_antmaze():
-    (cfg,) = cells(["algo=spot", "task=d4rl/antmaze-umaze-v2"])
+    cfg = cell("spot", "d4rl/antmaze-umaze-v2")
     agent = SPOT(cfg.algo, Spec(29, 8, generators(1)))
     for network, bound in ((agent.actor, 1e-3), (agent.critic, 3e-3)):
         *hidden, output = network.layers
@@ -339,7 +339,7 @@ SMALL_OUTPUTS = {"dropout": 0.0, "actor_lr": 1e-4, "actor_init": 1e-3, "critic_i
 )
 def test_settings_are_the_authors(dataset, weight, own):
     """thuml/SPOT at 4be91cc: configs/offline, main.py and train_vae.py."""
-    (cfg,) = cells(["algo=spot", f"task=d4rl/{dataset}"])
+    cfg = cell("spot", f"d4rl/{dataset}")
     algo, maze = cfg.algo, dataset.startswith("antmaze")
     shared = {"kl_weight": 0.5, "samples": 1, "density": "elbo", "vae_lr": 1e-3, "vae_width": 750}
     shared |= {"batch_size": 256, "critic_lr": 3e-4, "discount": 0.99, "polyak": 0.005}
@@ -365,7 +365,7 @@ def test_settings_are_the_authors(dataset, weight, own):
 )
 def test_fine_tuning_is_corls(dataset, weight, least, discount):
     """tinkoff-ai/CORL at 6afec90: configs/finetune/spot."""
-    (cfg,) = cells(["algo=spot_finetune", f"task=d4rl/{dataset}"])
+    cfg = cell("spot_finetune", f"d4rl/{dataset}")
     algo, maze = cfg.algo, dataset.startswith("antmaze")
     assert (algo.weight, algo.min_weight_share, algo.online_discount) == (weight, least, discount)
     assert {name: getattr(algo, name) for name in SMALL_OUTPUTS} == SMALL_OUTPUTS
