@@ -1,6 +1,7 @@
 """EXPO: equations of the released learner, the choice on the fly by enumeration, losses by hand."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -22,9 +23,8 @@ from agreement import (
     set_linear,
     tiny,
 )
-from reference_soft import adam, leaves, numbers, set_grads, squashed
+from reference_soft import adam, leaves, mlp, numbers, set_grads, squashed
 from small import cell
-from torch.nn import functional as F
 
 from corerl.algos.expo import EXPO, Config, Draws, noise_shape
 from corerl.errors import CorerlError
@@ -60,15 +60,7 @@ def parts(agent: EXPO, s: int) -> tuple:
     return critics, targets, *others
 
 
-def layers(net, x, prefix=""):
-    depth = sum(k.startswith(f"{prefix}layers.") and k.endswith("weight") for k in net)
-    for i in range(depth):
-        x = x @ net[f"{prefix}layers.{i}.weight"] + net[f"{prefix}layers.{i}.bias"]
-        if f"{prefix}norms.{i}.weight" in net:
-            scale, shift = (net[f"{prefix}norms.{i}.{k}"].flatten() for k in ("weight", "bias"))
-            x = F.layer_norm(x, x.shape[1:], scale, shift, 1e-6)
-        x = torch.relu(x) if i < depth - 1 else x
-    return x
+layers = partial(mlp, eps=1e-6)
 
 
 class Reference:

@@ -18,6 +18,7 @@ from agreement import (
     scramble,
 )
 from reference_fql import Learner
+from reference_soft import mlp
 from small import cell
 from test_goal_agents import fill, hand_batch, make_batches
 from wording import refused
@@ -41,13 +42,6 @@ def networks(agent: GOAT, s: int) -> tuple:
     target_critic, target_actor = agent.targets
     own = several(agent.critic), net(agent.actor, s)
     return *own, several(target_critic), net(target_actor, s)
-
-
-def layers(net, x: torch.Tensor) -> torch.Tensor:
-    for i in range(3):
-        x = x @ net[f"layers.{i}.weight"] + net[f"layers.{i}.bias"]
-        x = x.relu() if i < 2 else x
-    return x
 
 
 class Reference(Learner):
@@ -83,11 +77,11 @@ class Reference(Learner):
         critics, policy, targets, target_policy = self.nets
         s, a, after, *_, g = map(torch.from_numpy, batch)
         reached = (((after - g) ** 2).sum(1) ** 0.5 <= self.c.radius).double()
-        acted = lambda net, x: layers(net, torch.cat([x, g], 1)).tanh()  # noqa: E731
+        acted = lambda net, x: mlp(net, torch.cat([x, g], 1)).tanh()  # noqa: E731
 
         def values(nets, x, action):
             inputs = torch.cat([x, g, action], 1)
-            return torch.stack([layers(net, inputs)[:, 0] for net in nets])
+            return torch.stack([mlp(net, inputs)[:, 0] for net in nets])
 
         with torch.no_grad():
             q, q_after = (values(critics, x, acted(policy, x)).numpy() for x in (s, after))

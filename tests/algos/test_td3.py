@@ -22,19 +22,11 @@ from agreement import (
 from agreement import (
     tiny as tiny_batch,
 )
-from reference_soft import adam, leaves, numbers
+from reference_soft import adam, leaves, mlp, numbers
 from small import cell
 
 from corerl.algos.td3 import TD3, Config
 from corerl.nn.learner import Spec
-
-
-def mlp(net, x):
-    depth = len(net) // 2
-    for i in range(depth):
-        x = x @ net[f"layers.{i}.weight"] + net[f"layers.{i}.bias"]
-        x = x.relu() if i < depth - 1 else x
-    return x
 
 
 class Reference:
