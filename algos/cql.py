@@ -50,7 +50,7 @@ from corerl.training.run import Run
 
 ORTHOGONAL, SMALL = networks.orthogonal(), networks.orthogonal(1e-2)
 TORCH, GLOROT = networks.torch_init, networks.xavier(1e-2)
-LECUN = networks.lecun, networks.lecun_uniform(0.01)
+LECUN = networks.lecun, networks.variance_scaling(0.01)
 WEIGHTS = {
     "corl": (ORTHOGONAL, SMALL, TORCH, GLOROT),
     "orthogonal": (ORTHOGONAL, SMALL, ORTHOGONAL, SMALL),

@@ -206,7 +206,7 @@ def _networks(cfg: Config, spec: Spec) -> tuple[GaussianOfState | ScaledTanhGaus
     hidden = [cfg.hidden_width] * cfg.hidden_layers
     inits = {
         "torch": (networks.torch_init, None),
-        "offbench": (networks.lecun, networks.lecun_uniform(0.01)),
+        "offbench": (networks.lecun, networks.variance_scaling(0.01)),
     }[cfg.init]
     options = cfg.mlp_options | dict(zip(("init", "output_init"), inits, strict=True))
     if cfg.norm_first:

@@ -55,7 +55,7 @@ MISSING = (0.0, 0.2, 0.4, 0.6, 0.8)
 
 @dataclass
 class Config(transformer.TransformerSettings):
-    knows_goals = True
+    knows_goals = learns_from_data = True
     name: str = "gcpc"
     label: str = "GCPC"
 

@@ -26,8 +26,8 @@ from corerl.buffers.frame_replay import Transitions
 from corerl.config import one_of
 from corerl.nn import optim
 from corerl.nn.critics import action_values, of_action
-from corerl.nn.encoders import variance_scaling
 from corerl.nn.learner import GradientStep, Spec, Stateful
+from corerl.nn.networks import variance_scaling
 from corerl.training import deep_q
 from corerl.training.deep_q import DeepQ, learn
 from corerl.training.experience import Experience

@@ -74,6 +74,11 @@ class Config(MLPSettings, FineTuning):
     init: str = one_of("orthogonal", "torch")  # initial weights: orthogonal | torch (CORL)
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
+    def needed_actions(self) -> tuple[str, str]:
+        if self.actions == "any" and self.policy == "deterministic":  # has no probabilities
+            return "continuous", " with algo.policy=deterministic"
+        return super().needed_actions()
+
 
 class IQL(PolicyActing):
     """S independent learners."""

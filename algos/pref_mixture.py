@@ -34,7 +34,6 @@ import numpy as np
 from scipy import optimize, sparse
 
 from corerl import seeding
-from corerl.algos.pref_pessimistic import check_task as check_steps
 from corerl.algos.pref_pessimistic import features_of
 from corerl.config import Settings, one_of, positive, require, within
 from corerl.data.tasks import Task
@@ -45,7 +44,7 @@ from corerl.risk.finite_mdp import FiniteMDP
 from corerl.risk.occupancy import best_occupancy, flow_equations, occupancy_of, policy_of
 from corerl.training import tabular
 from corerl.training.run import Run
-from corerl.training.tabular import FixedPolicy, Learners, TabularLearner, play
+from corerl.training.tabular import FixedPolicy, Learners, TabularLearner, of_fixed_steps, play
 
 
 @dataclass
@@ -185,7 +184,7 @@ parts = tabular.learners_parts
 
 def check_task(task: Task) -> None:
     """Raises CorerlError where a task has no groups of labellers, or no fixed number of steps."""
-    check_steps(task)
+    of_fixed_steps(task)
     env = task.make_env().unwrapped
     require(
         hasattr(env, "group_rewards") and hasattr(env, "groups"),

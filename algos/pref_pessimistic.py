@@ -51,11 +51,10 @@ from scipy import optimize, sparse
 
 from corerl import seeding
 from corerl.config import Settings, one_of, positive, require, seed_list, within
-from corerl.data.tasks import Task
 from corerl.errors import CorerlError
 from corerl.nn.learner import Sizes, Spec
 from corerl.preferences.likelihood import check, covariance, fit, pairs_of
-from corerl.risk.finite_mdp import END, FiniteMDP
+from corerl.risk.finite_mdp import FiniteMDP
 from corerl.risk.occupancy import (
     best_occupancy,
     expected_rewards,
@@ -65,7 +64,7 @@ from corerl.risk.occupancy import (
 )
 from corerl.training import tabular
 from corerl.training.run import Run
-from corerl.training.tabular import Learners, TabularLearner, finite_mdp, play
+from corerl.training.tabular import Learners, TabularLearner, of_fixed_steps, play
 
 GAP = 1e-7
 """Largest difference between the value of a plan and its upper bound, relative where it is large."""
@@ -274,18 +273,8 @@ def build(cfg: Config, spec: Spec) -> Learners:
 parts = tabular.learners_parts
 
 
-def check_task(task: Task) -> None:
-    """Raises CorerlError where episodes of the task have no fixed number of steps."""
-    mdp = finite_mdp(task)
-    require(
-        mdp.horizon is not None and not (mdp.successors == END).any(),
-        f"{task.id} has no fixed number of steps, which rankings of episodes need. Give its MDP a horizon, "
-        "and an absorbing state in place of ends",
-    )
-
-
 def train(cfg: Config, run: Run) -> None:
-    check_task(run.task)
+    of_fixed_steps(run.task)  # raises where episodes differ in length
     spec = run.spec(Sizes.of(run.task.make_env()))
     agent = build(cfg, spec)
     player = parts(agent, spec)["policy"]

@@ -91,17 +91,42 @@ class Settings:
     every number. What concerns several settings together stands in a subclass's own `__post_init__`, after
     this one's.
 
+    The attributes after `prefix`, and the methods without an underscore, are all that corerl asks of an
+    algorithm's settings. Here they have the answers of an algorithm that has no such thing. A `Config`
+    gives others by a setting, an attribute, a property or a method of the same name.
+
     Attributes:
         prefix: what stands before a setting's name on the command line.
-        actions: of an algorithm, which it takes: `continuous`, `discrete` or `any`.
-        images: of an algorithm, whether observations may be images besides vectors.
-        knows_goals: of an algorithm, whether it learns to reach goals.
+        actions: which it takes: `continuous`, `discrete` or `any`.
+        images: whether observations may be images besides vectors.
+        padding: of its convolutions over images. With `valid`, images must not be too small.
+        knows_goals: whether it learns to reach goals.
+        data: settings of how it reads the task's data, or of how it gathers its own.
+        preferences: settings of the comparisons that it learns from.
+        crop: steps that it reads of each compared segment. None reads all.
+        phase: where it trains if it learns from data: `offline`, or with `FineTuning` `online` or `both`.
+        random_steps: environment steps before its first update. See `first_update`.
+        policy_delay: critic updates per policy update. See `steps_multiple`.
+        validate_every: updates between looks at the task's validation data. 0 never looks.
+        discount: of its values. What judges its policy or reward uses the same.
+        objective, tau: what of the return it optimises, and the share of worst returns that counts.
     """
 
     prefix: ClassVar[str] = "algo."
     actions: ClassVar[str] = "continuous"
     images: ClassVar[bool] = False
+    padding: ClassVar[str] = "valid"
     knows_goals: ClassVar[bool] = False
+    data: ClassVar[Any] = None
+    preferences: ClassVar[Any] = None
+    crop: ClassVar[int | None] = None
+    phase: ClassVar[str] = "offline"
+    random_steps: ClassVar[int] = 0
+    policy_delay: ClassVar[int] = 1
+    validate_every: ClassVar[int] = 0
+    discount: ClassVar[float] = 0.99
+    objective: ClassVar[str] = "mean"
+    tau: ClassVar[float | None] = None
 
     def __post_init__(self) -> None:
         for declared in fields(self):
@@ -122,6 +147,11 @@ class Settings:
             reported = f"{self.prefix}{name}={low} must not be above {self.prefix}{top}={high}"
             require(low <= high, reported)
 
+    @property
+    def learns_from_data(self) -> bool:
+        """Whether training reads the task's data."""
+        return self.data is not None or self.preferences is not None
+
     def needed_actions(self) -> tuple[str, str]:
         """Returns which actions an algorithm takes as it is set, and in words the setting that decides."""
         return self.actions, ""
@@ -129,6 +159,14 @@ class Settings:
     def first_phase(self) -> tuple[int, str]:
         """Returns how many updates an algorithm makes before its policy's, and the setting that says so."""
         return 0, ""
+
+    def first_update(self) -> tuple[int, str]:
+        """Returns how many environment steps precede the first update, and the setting that says so."""
+        return self.random_steps, "algo.random_steps"
+
+    def steps_multiple(self) -> tuple[int, str]:
+        """Returns the number of which `steps` must be a multiple, and the setting that says so."""
+        return self.policy_delay, "algo.policy_delay"
 
 
 def _check(value: float, declared: Field, shown: str) -> None:

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 
 from corerl.config import Config, Eval
 from corerl.data.dataset import Dataset
+from corerl.launch.composition import cells
 from corerl.launch.launch import launch
 from corerl.runs.checkpoint import load_checkpoint
 from corerl.training.run import Run
@@ -44,6 +46,13 @@ def config(root: Path, algo: str = "iql", *, own: dict | None = None, **settings
     }
     cfg = module.Config(**({"hidden_width": 16, "batch_size": 16} | (own or {})))
     return Config(algo=cfg, root=str(root), **(defaults | settings))
+
+
+@cache
+def cell(algo: str, task: str) -> Config:
+    """What `algo=... task=...` trains, with the settings of tables."""
+    (found,) = cells([f"algo={algo}", f"task={task}"])
+    return found
 
 
 def train(cfg: Config) -> Path:

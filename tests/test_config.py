@@ -1,6 +1,8 @@
 """A setting is held to what it declares, in the words of the command line."""
 
+import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -8,6 +10,8 @@ from wording import refused
 
 from corerl.config import Settings, added, at_least, group, one_of, positive, within
 from corerl.older_settings import renamed
+
+ROOT = Path(__file__).parents[1]
 
 
 @dataclass
@@ -72,6 +76,21 @@ def test_what_lies_inside_is_taken():
     assert Outer(gap_min=-1.0).gap_min == -1.0 and Outer(gap_min=2.0, gap_max=None).gap_max is None
     assert Outer(bandwidths=[1e9]).bandwidths == [1e9]
     assert Inner().share is None and Inner(share=0.0).share == 0.0
+
+
+def test_the_page_on_own_algorithms_names_all_that_corerl_asks():
+    page = (ROOT / "docs" / "own_algorithm.md").read_text(encoding="utf-8")
+    asked = {name for name in vars(Settings) if name[0] != "_"} - {"prefix"}
+    assert asked == {
+        name for name in asked if re.search(rf"^\| .*`{name}(\(\))?`.* \|", page, re.M)
+    }
+
+
+def test_nothing_else_is_asked_of_an_algorithms_settings():
+    sniffs = re.compile(r'(get|has)attr\(([\w.]+\.)?algo, "')
+    files = (ROOT / "corerl").rglob("*.py")
+    found = {path.name for path in files if sniffs.search(path.read_text(encoding="utf-8"))}
+    assert found == {"load.py"}  # of a checkpoint of corerl 0.1, which tells no sources
 
 
 def test_settings_of_an_older_run_get_the_names_of_today():

@@ -18,7 +18,7 @@ from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
 from corerl.launch.process_setup import numerics
 from corerl.training.devices import pick_device
-from corerl.training.run import Run, idle
+from corerl.training.run import Run
 
 OBSERVATIONS, ACTIONS = 17, 6
 TASKS = {
@@ -99,7 +99,7 @@ class Stopwatch(Run):
     def steps(self, *, stride: int = 1, seconds: float = 1.0, **state) -> Iterator[int]:
         numbers = itertools.count(stride, stride)
         # The first updates compile and capture the graph; online, steps without any come before them.
-        for _ in range(8 + sum(idle(self.cfg.algo).values()) // stride):
+        for _ in range(8 + self.cfg.algo.first_update()[0] // stride):
             yield next(numbers)
         self._wait()
         self.start = time.perf_counter() - self._made

@@ -11,8 +11,6 @@ from corerl.data.tasks import Task
 from corerl.errors import CorerlError
 from corerl.training import spaces
 from corerl.training.environment_step import close, reset, step
-from corerl.training.preprocessing import Preprocess
-from corerl.training.weighting import Weighting
 
 NO_DATA = "no dataset, but the algorithm needs one"
 
@@ -25,15 +23,11 @@ def needs_simulator(cfg: Config) -> bool:
 def check_steps(cfg: Config) -> None:
     """Notices before training that the steps do not end with an update, or that the policy gets none."""
     cfg.policy_steps()
-    for holder, name, what in (
-        (getattr(cfg.algo, "data", None), "data.train_every", "environment steps per update"),
-        (cfg.algo, "policy_delay", "critic updates per policy update"),
-    ):
-        every = getattr(holder, name.rpartition(".")[2], 1)
-        require(
-            cfg.steps % every == 0,
-            f"steps={cfg.steps} must be a multiple of algo.{name}={every}, the {what}",
-        )
+    stride, setting = cfg.algo.steps_multiple()
+    require(
+        cfg.steps % stride == 0,
+        f"steps={cfg.steps} must be a multiple of {setting}={stride}, the steps that corerl makes at a time",
+    )
 
 
 def check_simulator(cfg: Config, task: Task) -> None:
@@ -78,18 +72,12 @@ def try_simulator(env: gymnasium.Env, task: str) -> None:
 
 def for_evaluation(algo: Settings) -> bool:
     """Tells whether an algorithm, as it is set, learns from data alone, so that no environment trains it."""
-    return from_data(algo) and getattr(algo, "phase", "offline") == "offline"
+    return algo.learns_from_data and algo.phase == "offline"
 
 
 def lacks_data(algo: Settings, task: Task) -> bool:
     """Tells whether an algorithm, as it is set, begins with data where the task has none."""
-    begins = from_data(algo) and getattr(algo, "phase", "offline") != "online"
-    return begins and not task.has_data
-
-
-def from_data(algo: Settings) -> bool:
-    data = getattr(algo, "data", None)
-    return isinstance(data, Preprocess | Weighting) or hasattr(algo, "preferences")
+    return algo.learns_from_data and algo.phase != "online" and not task.has_data
 
 
 def missing(why: str, evaluates: bool) -> str:

@@ -185,10 +185,10 @@ def _with_checksum(cfg: Config) -> Config:
         name = tasks.of(cfg).name
         cfg.data.sha256 = own_files.checksum(name)
         cfg.data.columns = own_files.with_parts(name, cfg.data.columns)
-    compared = getattr(cfg.algo, "preferences", None)
+    compared = cfg.algo.preferences
     if isinstance(compared, Preferences):
         compared.sha256 = sources.checksum(compared)
-        sources.check_crop(getattr(cfg.algo, "crop", None), compared)
+        sources.check_crop(cfg.algo.crop, compared)
     return cfg
 
 

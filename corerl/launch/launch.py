@@ -22,7 +22,6 @@ from corerl.launch.checks import (
     NO_DATA,
     check_simulator,
     check_steps,
-    from_data,
     lacks_data,
     needs_simulator,
 )
@@ -44,7 +43,6 @@ from corerl.runs.directory import groups as groups_of
 from corerl.runs.progress import Display
 from corerl.training import spaces
 from corerl.training.devices import pick_device
-from corerl.training.run import idle
 
 
 class SeedsFailed(CorerlError):
@@ -127,7 +125,7 @@ def prepare(cfg: Config, device: torch.device) -> list[list[int]]:
     write_settings(cfg)
     (cell / "error.txt").unlink(missing_ok=True)
     _tell_idle(cfg)
-    if task.collection == "file" and not from_data(cfg.algo):
+    if task.collection == "file" and not cfg.algo.learns_from_data:
         print(
             f"corerl: {cfg.label or cfg.algo.label} learns only in the environment {task.env}. It does not "
             f"use the data of {task.id}.",
@@ -174,15 +172,15 @@ def _tell_pending(cfg: Config) -> None:
 
 def _tell_idle(cfg: Config) -> None:
     """Warns of a run that ends before its random beginning does: its scores are of initial weights."""
-    for name, steps in idle(cfg.algo).items():
-        if steps >= cfg.steps:
-            print(
-                f"corerl: {cfg.label or cfg.algo.label} on {cfg.task} makes no update: its first "
-                f"{steps:,} steps only fill the replay ({name}), but training ends at "
-                f"steps={cfg.steps:,}. Raise steps, or lower {name}.",
-                file=sys.stderr,
-            )
-    if getattr(cfg.algo, "phase", None) == "both":
+    steps, setting = cfg.algo.first_update()
+    if steps >= cfg.steps:
+        print(
+            f"corerl: {cfg.label or cfg.algo.label} on {cfg.task} makes no update: its first "
+            f"{steps:,} steps only fill the replay ({setting}), but training ends at "
+            f"steps={cfg.steps:,}. Raise steps, or lower {setting}.",
+            file=sys.stderr,
+        )
+    if cfg.algo.phase == "both":
         before = cfg.algo.online.pretrain_steps + cfg.algo.online.warmup_steps
         if before >= cfg.steps:
             print(

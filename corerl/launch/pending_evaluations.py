@@ -93,8 +93,8 @@ def _play_step(record: Record, evaluator: Evaluator, step: int) -> None:
     others = {name: playing(policy).returns for name, policy in agent.also.items()}
     record.cut_scores(step)
     record.write_scores(step, episodes)
-    if others:
-        _insert(record.directory / "metrics.jsonl", step, record.lines_of_others(step, others))
+    for lines in record.lines_beside_scores(step, episodes, others):
+        _insert(record.directory / "metrics.jsonl", step, lines)
     diverged = {str(seed): at for seed, at in record.diverged.items()}
     status |= {name: record.status[name] for name in KEPT}
     status["diverged"] = status.get("diverged", {}) | diverged

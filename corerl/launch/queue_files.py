@@ -63,7 +63,7 @@ def _needed(task: Task, cells: list[Config]) -> list[str]:
     path = READERS[task.collection].find(task.name)
     if path is not None and Path(corerl.__file__).parent in Path(path).resolve().parents:
         return []
-    validates = any(getattr(cfg.algo, "validate_every", 0) for cfg in cells if cfg.task == task.id)
+    validates = any(cfg.algo.validate_every for cfg in cells if cfg.task == task.id)
     return ["train", "val"] if validates else ["train"]
 
 

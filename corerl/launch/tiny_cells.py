@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from corerl.config import Config, Wandb, seed_list
-from corerl.training.run import idle
 
 UPDATES = 2
 BEFORE = 10
@@ -16,20 +15,20 @@ BEFORE = 10
 def shrunk(cfg: Config, root: str) -> Config:
     """Returns a cell with its first seed and two updates, or two of every phase, on the CPU below `root`."""
     algo = deepcopy(cfg.algo)
-    turns = getattr(getattr(algo, "data", None), "train_every", 1)
-    stride = max(turns, getattr(algo, "policy_delay", 1))
+    stride, _ = algo.steps_multiple()
     phase = UPDATES * stride
     first, setting = algo.first_phase()
     if first:
         _set(algo, setting, phase)
-    online = getattr(algo, "phase", "offline") != "offline"
+    online = algo.phase != "offline"
     if online:
         algo.online.warmup_steps = min(algo.online.warmup_steps, stride)
         algo.online.pretrain_steps = min(algo.online.pretrain_steps, phase)
-    wait = stride * math.ceil(BEFORE / stride) if idle(algo) else 0
-    for name in idle(algo):
-        _set(algo, name, wait)
-    if getattr(algo, "validate_every", 0):
+    wait, setting = algo.first_update()
+    if wait:
+        wait = stride * math.ceil(BEFORE / stride)
+        _set(algo, setting, wait)
+    if algo.validate_every:
         algo.validate_every = 1
     steps = phase * (1 + bool(first) + online) + wait
     return replace(

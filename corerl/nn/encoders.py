@@ -3,7 +3,6 @@
 All seeds' convolutions are one grouped convolution: inputs `(B, S * channels, H, W)` with S groups.
 """
 
-import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -22,17 +21,6 @@ def smallest(padding: str) -> int:
     for _, side, stride in NATURE[::-1] if padding == "valid" else ():
         size = (size - 1) * stride + side
     return size
-
-
-def variance_scaling(scale: float) -> networks.Init:
-    """Initialises: uniform weights of variance `scale / fan_in`, zero bias (Dopamine: scale 1/sqrt(3))."""
-
-    def init(weight: Tensor, bias: Tensor, rng: torch.Generator) -> None:
-        bound = math.sqrt(3 * scale / weight.shape[0])
-        weight.uniform_(-bound, bound, generator=rng)
-        bias.zero_()
-
-    return init
 
 
 class Convolution(nn.Module):

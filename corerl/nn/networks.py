@@ -78,8 +78,8 @@ def lecun(weight: Tensor, bias: Tensor, rng: torch.Generator) -> None:
     bias.zero_()
 
 
-def lecun_uniform(scale: float) -> Init:
-    """Initialises: uniform weights of variance `scale`/fan_in, zero bias."""
+def variance_scaling(scale: float) -> Init:
+    """Initialises: uniform weights of variance `scale / fan_in`, zero bias (Dopamine: scale 1/sqrt(3))."""
 
     def init(weight: Tensor, bias: Tensor, rng: torch.Generator) -> None:
         uniform(math.sqrt(3 * scale / weight.shape[0]), bias=0.0)(weight, bias, rng)

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from corerl.config import require
 from corerl.nn.learner import Spec
 from corerl.nn.networks import MLP, Scalar, orthogonal
 
@@ -149,17 +148,9 @@ def unsquashed(
     Args:
         cfg: with `hidden_layers`, `hidden_width`, `log_std_min` and `log_std_max`.
         bound: of the Gaussian's mean. others: as for `MLP`.
-
-    Raises:
-        CorerlError: actions are discrete, and `policy=deterministic` was asked for.
     """
     sizes = [spec.observation_dim, *[cfg.hidden_width] * cfg.hidden_layers, spec.action_dim]
     if spec.discrete:
-        require(
-            getattr(cfg, "policy", None) != "deterministic",
-            "algo.policy=deterministic gives no probabilities, but discrete actions need them. "
-            "Choose algo.policy=gaussian",
-        )
         return CategoricalPolicy(sizes, spec.rngs, **others).to(spec.device)
     limits = {"log_std_min": cfg.log_std_min, "log_std_max": cfg.log_std_max}
     return GaussianPolicy(sizes, spec.rngs, bound=bound, **limits, **others).to(spec.device)

@@ -239,8 +239,7 @@ def check_task(agent: Loaded, data: Task) -> None:
 
 
 def _discount(agent: Loaded, args) -> float:
-    own = getattr(agent.cfg.algo, "discount", 0.99)
-    return own if args.discount is None else args.discount
+    return agent.cfg.algo.discount if args.discount is None else args.discount
 
 
 def _judge(

@@ -51,15 +51,9 @@ def rank_correlation(estimates: np.ndarray, truths: np.ndarray) -> float:
 
 
 def rank_interval(
-    estimates: np.ndarray,
-    truths: np.ndarray,
-    level: float = 0.95,
-    *,
-    groups: Sequence[str] | None = None,
-    replicates: int = 2000,
-    seed: int = 0,
+    estimates: np.ndarray, truths: np.ndarray, *, groups: Sequence[str] | None = None
 ) -> tuple[float, float]:
-    """Returns a percentile bootstrap interval of the rank correlation.
+    """Returns a 95 % percentile bootstrap interval of the rank correlation.
 
     Policies are drawn, as if independent, or with `groups` `(n,)` whole groups: policies of one algorithm
     are alike, and so is what is wrong about their estimates. NaN for fewer than three of what is drawn.
@@ -68,8 +62,8 @@ def rank_interval(
     drawn = [*members(range(len(truths)) if groups is None else groups).values()]
     if len(drawn) < 3:
         return math.nan, math.nan
-    rng, draws = np.random.default_rng(seed), []
-    for chosen in rng.integers(len(drawn), size=(replicates, len(drawn))):
+    rng, draws = np.random.default_rng(0), []
+    for chosen in rng.integers(len(drawn), size=(2_000, len(drawn))):
         rows = np.concatenate([drawn[i] for i in chosen])
         a, b = (stats.rankdata(x[rows]) - (len(rows) + 1) / 2 for x in (estimates, truths))
         size = math.sqrt((a @ a) * (b @ b))  # 0 where one policy was drawn every time
@@ -77,7 +71,7 @@ def rank_interval(
             draws.append((a @ b) / size)
     if not draws:
         return math.nan, math.nan
-    return percentiles(np.array(draws), level)
+    return percentiles(np.array(draws), 0.95)
 
 
 def top(estimates: np.ndarray, truths: np.ndarray, k: int) -> Top:

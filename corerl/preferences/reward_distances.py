@@ -53,14 +53,13 @@ def distances(agent: Loaded, dataset: Dataset | None = None) -> list[Distance]:
         )
     chosen = np.random.default_rng(0).permutation(len(t.rewards))[:ROWS]
     true, found = t.rewards[chosen].astype(np.float64), []
-    discount = getattr(agent.cfg.algo, "discount", 0.99)
     for seeds, parts in agent.states():
         learned = _learned(agent, parts, dataset, t)
         learned = np.broadcast_to(learned, (len(seeds), learned.shape[1]))[:, chosen]
         for seed, mine in zip(seeds, learned.astype(np.float64), strict=True):
             starc = starc_of_rows(
                 *(mine, true, t.observations[chosen], t.next_observations[chosen]),
-                *(t.terminated[chosen], discount),
+                *(t.terminated[chosen], agent.cfg.algo.discount),
             )
             rank, linear = stats.spearmanr(mine, true)[0], stats.pearsonr(mine, true)[0]
             found.append(Distance(seed, dataset.id, starc, float(rank), float(linear), len(true)))

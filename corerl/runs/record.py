@@ -5,7 +5,7 @@ import io
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -177,9 +177,10 @@ class Record:
             {"step": step, "seed": seed} | {name: values[i] for name, values in means.items()}
             for i, seed in enumerate(self.seeds)
         ]
-        self._write_lines(step, lines)
+        self.write_lines(step, lines)
 
-    def _write_lines(self, step: int, lines: list[dict[str, Any]]) -> None:
+    def write_lines(self, step: int, lines: list[dict[str, Any]]) -> None:
+        """Writes lines of metrics."""
         self._logs["metrics.jsonl"].append(map(json.dumps, lines))
         self._mirrors.send(step, lines)
 
@@ -217,9 +218,6 @@ class Record:
             for i in going
         ]
         self._logs["returns.jsonl"].append(map(json.dumps, lines))
-        if self.task.goal_tasks:
-            lines = goal_lines(step, self.seeds, self.task.goal_tasks, episodes.successes, going)
-            self._write_lines(step, lines)
         known = {"return": means, "score": scores}
         shown = [
             {"seed": self.seeds[i]}
@@ -247,12 +245,20 @@ class Record:
             "" if np.isnan(solved) else repr(float(solved)),
         ]
 
-    def write_others(self, step: int, returns: dict[str, np.ndarray]) -> None:
-        """Writes returns `(S, episodes)` of further policies into the metrics, under their names."""
-        self._write_lines(step, self.lines_of_others(step, returns))
+    def lines_beside_scores(
+        self, step: int, episodes: Episodes, others: dict[str, np.ndarray]
+    ) -> Iterator[list[dict[str, Any]]]:
+        """Yields what an evaluation adds to the metrics: a line per seed of its goals, then of `others`.
 
-    def lines_of_others(self, step: int, returns: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-        """Returns the lines of metrics that `write_others` writes, one per seed."""
+        These are returns `(S, episodes)` of further policies by name.
+        """
+        going = [i for i, seed in enumerate(self.seeds) if seed not in self.diverged]
+        if self.task.goal_tasks and going:
+            yield goal_lines(step, self.seeds, self.task.goal_tasks, episodes.successes, going)
+        if others:
+            yield self._lines_of_others(step, others)
+
+    def _lines_of_others(self, step: int, returns: dict[str, np.ndarray]) -> list[dict[str, Any]]:
         lines = [{"step": step, "seed": seed} for seed in self.seeds]
         for name, values in returns.items():
             means = values.mean(1)

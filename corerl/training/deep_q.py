@@ -18,6 +18,7 @@ class DeepQ(MLPSettings):
 
     actions = "discrete"
     images = True
+    learns_from_data = False
 
     discount: float = within(0.99, "[0, 1]")
     target_every: int = positive(10_000)  # environment steps between copies to the target network
@@ -32,6 +33,12 @@ class DeepQ(MLPSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.data.require_turns(self.target_every)
+
+    def first_update(self) -> tuple[int, str]:
+        return self.data.learning_starts, "algo.data.learning_starts"
+
+    def steps_multiple(self) -> tuple[int, str]:
+        return self.data.train_every, "algo.data.train_every"
 
 
 def parts(agent: Any, spec: Spec) -> dict[str, Any]:

@@ -29,7 +29,7 @@ Act = Callable[[Tensor], Tensor]
 
 @dataclass
 class Collect(Settings):
-    """Settings for gathering experience and learning from it. Part of an algorithm's `Config`."""
+    """Settings for gathering experience and learning from it. Part of a `Config`, as of `DeepQ`."""
 
     prefix: ClassVar[str] = "algo.data."
 

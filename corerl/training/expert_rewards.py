@@ -60,7 +60,7 @@ def relabelled(run: Run, dataset: Dataset, data: Any) -> Dataset:
     """
     if data.rewards == "data":
         return dataset
-    phase = getattr(run.cfg.algo, "phase", "offline")
+    phase = run.cfg.algo.phase
     require(
         phase == "offline",
         f"algo.data.rewards={data.rewards} makes rewards for the dataset only, but algo.phase={phase} "

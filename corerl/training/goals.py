@@ -20,7 +20,7 @@ from corerl.training.run import Run
 class GoalSettings(MLPSettings):
     """Base of the `Config` of an algorithm that learns to reach goals. The defaults are OGBench's."""
 
-    knows_goals = True
+    knows_goals = learns_from_data = True
 
     discount: float = within(0.99, "(0, 1)")
     lr: float = positive(3e-4)  # learning rate of all networks

@@ -78,6 +78,11 @@ class FineTuning(Settings):
             return "continuous", f" with algo.phase={self.phase}"
         return super().needed_actions()
 
+    def first_update(self) -> tuple[int, str]:
+        if self.phase != "online":
+            return super().first_update()
+        return self.online.warmup_steps, "algo.online.warmup_steps"
+
 
 def check_warmup(cfg: Any) -> None:
     """Raises CorerlError where the first update would find the environment's replay empty."""

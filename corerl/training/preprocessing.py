@@ -208,20 +208,18 @@ def vectors(run: Run, *, timed: bool = False) -> Dataset:
     """
     dataset = run.dataset()
     spaces.check_data(run.cfg.algo, dataset)
-    data = getattr(run.cfg.algo, "data", None)
-    dataset = inverse_dynamics.with_actions(dataset, data)
+    dataset = inverse_dynamics.with_actions(dataset, run.cfg.algo.data)
     if dataset.durations is not None:
         _check_knows_durations(run.cfg.algo, dataset, timed)
     return dataset
 
 
 def _check_knows_durations(algo: Any, dataset: Dataset, timed: bool) -> None:
-    phase = getattr(algo, "phase", "offline")
     instead = ". Choose an algorithm such as iql, dqn_offline or bcq_discrete"
     if timed:
-        instead = f" with algo.phase={phase}. Use algo.phase=offline"
+        instead = f" with algo.phase={algo.phase}. Use algo.phase=offline"
     require(
-        timed and phase == "offline",
+        timed and algo.phase == "offline",
         f"The steps of {dataset.id} have durations, which {algo.name} does not support{instead}",
     )
 
@@ -235,7 +233,7 @@ def timed_transitions(run: Run, dataset: Dataset, next_actions: bool = False) ->
     transitions = dataset.transitions(next_actions)
     if dataset.durations is None:
         return transitions
-    discounts = dataset.discounts(getattr(run.cfg.algo, "discount", 1.0), beyond=1)
+    discounts = dataset.discounts(run.cfg.algo.discount, beyond=1)
     kept = discounts[transitions.rows] * ~transitions.terminated
     return transitions._replace(terminated=(1 - kept).astype(np.float32))
 

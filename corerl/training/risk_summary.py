@@ -38,7 +38,7 @@ def own_tau(cfg) -> float | None:
 
     Without an objective, a setting called tau may be anything.
     """
-    return None if getattr(cfg, "objective", "mean") == "mean" else getattr(cfg, "tau", None)
+    return None if cfg.objective == "mean" else cfg.tau
 
 
 def describe(returns: np.ndarray, tau: float | None = None) -> str:

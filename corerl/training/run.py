@@ -213,8 +213,8 @@ class Run:
         self.record.status["waiting_for"] = ""
         self.record.pause_clock(time.monotonic() - started)
         self.record.write_scores(step, episodes)
-        if others:
-            self.record.write_others(step, others)
+        for lines in self.record.lines_beside_scores(step, episodes, others):
+            self.record.write_lines(step, lines)
         self.record.publish(step, "running")
 
     def save(self, step: int) -> None:
@@ -297,17 +297,3 @@ class Run:
 
     def _crosses(self, step: int, every: int) -> bool:
         return step == self.cfg.steps or step // every > self._previous // every
-
-
-def idle(algo: Any) -> dict[str, int]:
-    """Returns, by the setting's name, the steps of the environment before the first update."""
-    begins_online = getattr(algo, "phase", None) == "online"
-    return {
-        f"algo.{prefix}{name}": getattr(part, name)
-        for prefix, part, name in (
-            ("", algo, "random_steps"),
-            ("data.", getattr(algo, "data", None), "learning_starts"),
-            ("online.", algo.online if begins_online else None, "warmup_steps"),
-        )
-        if hasattr(part, name)
-    }

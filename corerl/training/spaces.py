@@ -71,7 +71,7 @@ def _check_shape(algo: Settings, task: str, shape: tuple[int, ...], found: str) 
             f"{algo.name} needs observations that are {wanted}, but {task} has {found}"
         )
     channels, height, width = shape
-    least = encoders.smallest(getattr(algo, "padding", "valid"))
+    least = encoders.smallest(algo.padding)
     if min(height, width) < least or width <= COLOURS < channels:
         size = f" of at least {least}x{least} pixels" if least > 1 else ""
         raise CorerlError(

@@ -40,6 +40,17 @@ def finite_mdp(task: Task) -> FiniteMDP:
     return mdp
 
 
+def of_fixed_steps(task: Task) -> FiniteMDP:
+    """Returns a task's finite MDP, or raises CorerlError where its episodes have no fixed number of steps."""
+    mdp = finite_mdp(task)
+    require(
+        mdp.horizon is not None and not (mdp.successors == END).any(),
+        f"{task.id} has no fixed number of steps, which this algorithm needs. Give its MDP a horizon, and "
+        "an absorbing state in place of ends",
+    )
+    return mdp
+
+
 def linear_model(task: Task) -> tuple[FiniteMDP, LinearModel]:
     """Returns a task's finite MDP and its linear model, for learners that know features and rewards.
 
@@ -49,13 +60,8 @@ def linear_model(task: Task) -> tuple[FiniteMDP, LinearModel]:
     Raises:
         CorerlError: no finite MDP, no horizon, episodes that end before it, or rewards outside [0, 1].
     """
-    mdp, env = finite_mdp(task), task.make_env().unwrapped
-    require(
-        mdp.horizon is not None and not (mdp.successors == END).any(),
-        f"{task.id} has no fixed number of steps, which this algorithm needs. Give its MDP a horizon, and "
-        "an absorbing state in place of ends",
-    )
-    _, model = model_of(env)
+    mdp = of_fixed_steps(task)
+    _, model = model_of(task.make_env().unwrapped)
     low, high = model.rewards.min(), model.rewards.max()
     require(
         low >= -EXACT and high <= 1 + EXACT,

@@ -10,7 +10,7 @@ from itertools import product
 
 import numpy as np
 import torch
-from reference_soft import adam, leaves, numbers, polyak, set_grads, tensor
+from reference_soft import adam, leaves, mlp, numbers, polyak, set_grads, tensor
 
 
 def walk(action, levels: int, bins: int, d: int):
@@ -23,17 +23,6 @@ def walk(action, levels: int, bins: int, d: int):
         chosen.append(u)
         intervals.append((low, high))
     return chosen, intervals
-
-
-def forward(net, x, prefix: str, activation):
-    """Hidden layers with the activation, normalised before it where the network has a norm."""
-    depth = sum(k.startswith(f"{prefix}layers.") and k.endswith("weight") for k in net)
-    for i in range(depth):
-        x = x @ net[f"{prefix}layers.{i}.weight"] + net[f"{prefix}layers.{i}.bias"][0]
-        if f"{prefix}norms.{i}.weight" in net:
-            x = norm(net, x, f"{prefix}norms.{i}.")
-        x = activation(x) if i < depth - 1 else x
-    return x
 
 
 def norm(net, x, prefix: str):
@@ -55,13 +44,13 @@ class ARSQ:
 
     def soft(self, net, s, contexts, k: int):
         """A of the k-th choice `(n, bins)`, for states and their contexts."""
-        heads = forward(net, torch.cat([s, contexts], 1), "advantage.", torch.tanh)
+        heads = mlp(net, torch.cat([s, contexts], 1), "advantage.", activation=torch.tanh)
         g = heads[:, k * self.c.bins : (k + 1) * self.c.bins]
         top = g.max(1, keepdim=True).values
         return g - top - self.c.alpha * ((g - top) / self.c.alpha).exp().sum(1, keepdim=True).log()
 
     def value(self, net, s):
-        return forward(net, s, "value.", torch.tanh)[..., 0]
+        return mlp(net, s, "value.", activation=torch.tanh)[..., 0]
 
     def sequence(self, action):
         """Each choice of an action with the centres of all dimensions before it, levels outermost."""
@@ -163,7 +152,7 @@ class CQN:
             h = s @ net[f"{branch}features.weight"] + net[f"{branch}features.bias"][0]
             h = torch.tanh(norm(net, h, f"{branch}norm."))
             x = torch.cat([h, centre, one_hot], 1)
-            out.append(forward(net, x, f"{branch}body.", lambda x: x * torch.sigmoid(x)))
+            out.append(mlp(net, x, f"{branch}body.", activation=lambda x: x * torch.sigmoid(x)))
         value, advantage = out[0].view(n, dims, 1, -1), out[1].view(n, dims, c.bins, -1)
         return value + advantage - advantage.mean(2, keepdim=True)
 

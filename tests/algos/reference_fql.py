@@ -5,21 +5,18 @@ one critic, `layers.i.weight (in, out)`, `layers.i.bias` and, where hidden layer
 activation, `norms.i.weight` and `norms.i.bias`. One Adam moves all networks at once.
 """
 
+from functools import partial
+
+import reference_soft
 import torch
 from reference_soft import adam, leaves, numbers
-from torch.nn import functional as F
 
 
-def mlp(net, x: torch.Tensor, prefix: str = "") -> torch.Tensor:
-    depth = sum(k.startswith(f"{prefix}layers.") and k.endswith("weight") for k in net)
-    for i in range(depth):
-        x = x @ net[f"{prefix}layers.{i}.weight"] + net[f"{prefix}layers.{i}.bias"]
-        if i == depth - 1:
-            return x
-        x = 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
-        if f"{prefix}norms.{i}.weight" in net:
-            x = F.layer_norm(x, x.shape[-1:], eps=1e-6)
-            x = x * net[f"{prefix}norms.{i}.weight"] + net[f"{prefix}norms.{i}.bias"]
+def gelu(x: torch.Tensor) -> torch.Tensor:
+    return 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
+
+
+mlp = partial(reference_soft.mlp, activation=gelu, eps=1e-6, norm_last=True)
 
 
 def frozen(net) -> dict:

@@ -7,24 +7,14 @@ number of critics, as corerl sums over them.
 """
 
 import math
+from functools import partial
 
 import numpy as np
 import reference_soft
 import torch
 from reference_soft import adam, joined, leaves, numbers, polyak, set_grads, share_output, tensor
 
-
-def mlp(net, x, prefix: str = ""):
-    """Hidden layers are linear, LayerNorm where the network has one, ReLU."""
-    depth = sum(k.startswith(f"{prefix}layers.") and k.endswith("weight") for k in net)
-    for i in range(depth):
-        x = x @ net[f"{prefix}layers.{i}.weight"] + net[f"{prefix}layers.{i}.bias"]
-        if f"{prefix}norms.{i}.weight" in net:
-            centred = x - x.mean(1, keepdim=True)
-            x = centred / (centred.pow(2).mean(1, keepdim=True) + 1e-6).sqrt()
-            x = x * net[f"{prefix}norms.{i}.weight"] + net[f"{prefix}norms.{i}.bias"]
-        x = torch.relu(x) if i < depth - 1 else x
-    return x
+mlp = partial(reference_soft.mlp, eps=1e-6)
 
 
 def q(net, s, a):

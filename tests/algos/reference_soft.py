@@ -27,15 +27,31 @@ def tensor(x) -> torch.Tensor:
     return torch.as_tensor(np.asarray(x), dtype=torch.float64)
 
 
-def mlp(net: Net, x: torch.Tensor, prefix: str = "") -> torch.Tensor:
+def mlp(
+    net: Net,
+    x: torch.Tensor,
+    prefix: str = "",
+    *,
+    activation=torch.relu,
+    eps: float = 1e-5,
+    norm_last: bool = False,
+    keep=None,
+) -> torch.Tensor:
+    """Linear layers. Hidden ones have LayerNorm, where the network has any, before or after the activation.
+
+    `keep` are multipliers of the hidden layers.
+    """
     depth = sum(k.startswith(f"{prefix}layers.") and k.endswith("weight") for k in net)
     for i in range(depth):
         x = x @ net[f"{prefix}layers.{i}.weight"] + net[f"{prefix}layers.{i}.bias"]
+        if i == depth - 1:
+            return x
+        x = activation(x) if norm_last else x
         if f"{prefix}norms.{i}.weight" in net:
             weight, bias = (net[f"{prefix}norms.{i}.{k}"].flatten() for k in ("weight", "bias"))
-            x = torch.nn.functional.layer_norm(x, x.shape[1:], weight, bias)
-        x = torch.relu(x) if i < depth - 1 else x
-    return x
+            x = torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, eps)
+        x = x if norm_last else activation(x)
+        x = x if keep is None else x * tensor(keep[i])
 
 
 def q(net: Net, s: torch.Tensor, a: torch.Tensor) -> torch.Tensor:

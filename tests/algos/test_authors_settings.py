@@ -1,25 +1,17 @@
 """Settings that come from one line of some authors' scripts, composed as for a run."""
 
 import math
-from functools import cache
 
 import pytest
 import torch
 from agreement import generators
+from small import cell
 
 from corerl.algos.cal_ql import CalQL
 from corerl.algos.cql import CQL
 from corerl.algos.wsrl import WSRL
-from corerl.config import Config
 from corerl.launch.composition import cells
 from corerl.nn.learner import Spec
-
-
-@cache
-def cell(algo: str, task: str) -> Config:
-    (found,) = cells([f"algo={algo}", f"task={task}"])
-    return found
-
 
 KITCHEN = "d4rl/kitchen-partial-v0"
 MAZE = "d4rl/antmaze-umaze-v2"

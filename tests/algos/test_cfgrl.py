@@ -1,5 +1,6 @@
 """CFGRL: equations of the authors' code, losses by hand, and what its dial does."""
 
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -23,11 +24,11 @@ from agreement import (
     twins,
 )
 from reference_fql import Learner, frozen
-from torch.nn import functional as F
+from reference_soft import mlp
+from small import cell
 
 from corerl.algos.cfgrl import ALL, BETTER, CFGRL, Config, Draws
 from corerl.errors import CorerlError
-from corerl.launch.composition import cells
 from corerl.nn import flow
 from corerl.nn.learner import Spec
 
@@ -48,16 +49,11 @@ def parts(agent: CFGRL, s: int) -> tuple:
     return twins(agent.critic, s), net(agent.value, s), net(agent.flow, s), twins(agent.target, s)
 
 
-def layers(net, x, prefix=""):
-    """LayerNorm before each activation, but not where a layer has none; mish as x tanh(log(1 + e^x))."""
-    depth = sum(k.startswith(f"{prefix}layers.") and k.endswith("weight") for k in net)
-    for i in range(depth):
-        x = x @ net[f"{prefix}layers.{i}.weight"] + net[f"{prefix}layers.{i}.bias"]
-        if f"{prefix}norms.{i}.weight" in net:
-            scale, shift = (net[f"{prefix}norms.{i}.{k}"].flatten() for k in ("weight", "bias"))
-            x = F.layer_norm(x, x.shape[1:], scale, shift, 1e-6)
-        x = x * torch.tanh(torch.log1p(torch.exp(x))) if i < depth - 1 else x
-    return x
+def mish(x):
+    return x * torch.tanh(torch.log1p(torch.exp(x)))
+
+
+layers = partial(mlp, activation=mish, eps=1e-6)
 
 
 def velocity(net, label: int, s, x, t):
@@ -228,7 +224,7 @@ def test_the_flows_last_hidden_layer_has_no_norm_and_its_weights_are_flax():
 
 def test_settings_are_the_authors():
     """rlbase/algs_offline/iql_diffusion.py of mhyatt000/cfgrl at 9ca4da4."""
-    (cfg,) = cells(["algo=cfgrl", "task=ogbench/pointmaze-large-navigate-singletask-v0"])
+    cfg = cell("cfgrl", "ogbench/pointmaze-large-navigate-singletask-v0")
     own = {"flow_steps": 32, "time_grid": 32, "expectile": 0.9, "all_weight": 0.1, "guidance": 1.5}
     own |= {"discount": 0.99, "polyak": 0.005, "lr": 3e-4, "batch_size": 1024, "norm_first": True}
     own |= {"hidden_layers": 3, "hidden_width": 512, "activation": "mish", "layer_norm": False}

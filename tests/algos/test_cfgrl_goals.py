@@ -17,11 +17,11 @@ from agreement import (
     scramble,
 )
 from reference_fql import Learner, mlp
+from small import cell
 from test_goal_agents import fill, hand_batch, make_batches
 
 from corerl.algos.cfgrl_goals import CFGRLGoals, Config, Draws
 from corerl.buffers.goals import GoalBatch
-from corerl.launch.composition import cells
 from corerl.nn.learner import Spec
 
 SMALL = {"hidden_width": WIDTH, "hidden_layers": 2, "flow_steps": 3}
@@ -161,7 +161,7 @@ def test_guidance_comes_to_the_closed_form():
 
 def test_settings_are_the_authors():
     """flowgcbc.py of kvfrans/cfgrl_submit at 545677e, and mhyatt000/cfgrl at 6b95e5a for w."""
-    (cfg,) = cells(["algo=cfgrl_goals", "task=ogbench/antmaze-large-navigate-v0"])
+    cfg = cell("cfgrl_goals", "ogbench/antmaze-large-navigate-v0")
     own = {"guidance": 3.0, "flow_steps": 16, "drop": 0.1, "lr": 3e-4, "batch_size": 1024}
     own |= {"hidden_layers": 4, "hidden_width": 512, "activation": "gelu_tanh"}
     assert {key: getattr(cfg.algo, key) for key in own} == own

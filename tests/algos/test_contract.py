@@ -212,7 +212,7 @@ def test_a_batch_of_one_trains(cfg):
 
 def learns_from_data(name: str) -> bool:
     cfg = tiny.settings(name)
-    return cfg.task == tiny.OFFLINE and getattr(cfg.algo, "phase", "offline") == "offline"
+    return cfg.task == tiny.OFFLINE and cfg.algo.phase == "offline"
 
 
 @pytest.mark.parametrize("name", [name for name in tiny.LEARNERS if learns_from_data(name)])

@@ -22,12 +22,12 @@ from agreement import (
     scramble,
     twins,
 )
+from small import cell
 from wording import refused
 
 from corerl.algos import cql_official
 from corerl.algos.cql import CQL, Config
 from corerl.algos.cql_official import OfficialCQL
-from corerl.launch.composition import cells
 from corerl.nn import conservative
 from corerl.nn.conservative import CQLNoise
 from corerl.nn.learner import Spec
@@ -164,7 +164,7 @@ def test_initial_weights_of_each_version():
 
 def test_cql_plus_is_offbenchs():
     """configs/cql_cfgs.py, base_cfgs.py, args.py and mf_trainer.py at 4cd9efc."""
-    (cfg,) = cells(["algo=cql_plus", "task=d4rl/antmaze-umaze-v2"])
+    cfg = cell("cql_plus", "d4rl/antmaze-umaze-v2")
     expected = {"weight": 5.0, "samples": 50, "importance_sampling": True, "lagrange": "off"}
     expected |= {"max_backup": "off", "target_entropy": 0.0}
     expected |= {"policy_lr": 1e-4, "critic_lr": 3e-4, "policy_layers": 2, "critic_layers": 2}

@@ -1,6 +1,7 @@
 """CRR and CRR+ against transcriptions, by hand, and where they are AWAC and cloning."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -22,9 +23,9 @@ from agreement import (
     set_linear,
     tiny,
 )
-from reference_soft import adam, leaves, numbers, polyak, set_grads, squashed, tensor
+from reference_soft import adam, leaves, mlp, numbers, polyak, set_grads, squashed, tensor
+from small import cell
 from torch.distributions import Normal
-from torch.nn import functional as F
 from wording import refused
 
 from corerl.algos import awac, crr
@@ -68,6 +69,9 @@ def parts(agent: CRR, seed: int) -> tuple:
     return net(agent.policy, seed), critics, net(agent.target_policy, seed), targets
 
 
+layers = partial(mlp, eps=1e-6)
+
+
 class Reference:
     """One seed, one critic and one sample at a time; densities of torch.distributions."""
 
@@ -81,18 +85,8 @@ class Reference:
         critics, targets = ([numbers(n) for n in nets] for nets in (self.critics, self.targets))
         return numbers(self.policy), critics, numbers(self.target_policy), targets
 
-    def layers(self, net, x, prefix=""):
-        depth = sum(k.startswith(f"{prefix}layers.") and k.endswith("weight") for k in net)
-        for i in range(depth):
-            x = x @ net[f"{prefix}layers.{i}.weight"] + net[f"{prefix}layers.{i}.bias"]
-            if f"{prefix}norms.{i}.weight" in net:
-                scale, shift = (net[f"{prefix}norms.{i}.{k}"].flatten() for k in ("weight", "bias"))
-                x = F.layer_norm(x, x.shape[1:], scale, shift, 1e-6)
-            x = torch.relu(x) if i < depth - 1 else x
-        return x
-
     def distribution(self, policy, s):
-        mean, log_std = self.layers(policy, s, "body.").chunk(2, 1)
+        mean, log_std = layers(policy, s, "body.").chunk(2, 1)
         if self.c.policy == "squashed":
             log_std = policy["multiplier.value"] * log_std + policy["offset.value"]
             return squashed(mean, log_std.clamp(self.c.log_std_min, self.c.log_std_max))
@@ -106,7 +100,7 @@ class Reference:
         return (found.mean + found.stddev * noise).clamp(-1, 1).detach()
 
     def low(self, nets, s, a):
-        return torch.stack([self.layers(n, torch.cat([s, a], 1))[:, 0] for n in nets]).min(0).values
+        return torch.stack([layers(n, torch.cat([s, a], 1))[:, 0] for n in nets]).min(0).values
 
     def weight(self, s, a, noises):
         sampled = [self.low(self.critics, s, self.draw(self.policy, s, noise)) for noise in noises]
@@ -125,7 +119,7 @@ class Reference:
         y = (r + c.discount * (1 - d) * self.low(self.targets, s_next, a_next)).detach()
         loss = 0.0
         for critic in self.critics:
-            error = self.layers(critic, torch.cat([s, a], 1))[:, 0] - y
+            error = layers(critic, torch.cat([s, a], 1))[:, 0] - y
             factor = torch.where(error > 0, c.pessimism, 1 - c.pessimism)
             loss = loss + (2 * factor * error**2).mean()
         set_grads(self.critic_optimizer, loss)
@@ -279,7 +273,7 @@ def test_it_acts_by_the_mean_within_the_bounds():
 
 
 def test_first_weights_of_crr_plus_are_offbenchs():
-    (cfg,) = cells(["algo=crr_plus", "task=d4rl/hopper-medium-v2"])
+    cfg = cell("crr_plus", "d4rl/hopper-medium-v2")
     agent = CRR(cfg.algo, Spec(17, 6, generators(1)))
     for network in (agent.policy.body, agent.critic):
         *hidden, output = network.layers

@@ -8,8 +8,7 @@ from typing import Any
 
 import default_settings
 import pytest
-
-from corerl.launch.composition import cells
+from small import cell
 
 
 def test_every_default_has_been_reviewed():
@@ -93,5 +92,5 @@ TASKS: list[tuple[str, str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("name", "task", "expected"), TASKS)
 def test_a_tasks_settings_stay_what_they_are(name, task, expected):
-    (cfg,) = cells([f"algo={name}", f"task={task if '/' in task else f'd4rl/{task}'}"])
+    cfg = cell(name, task if "/" in task else f"d4rl/{task}")
     assert {key: attrgetter(key)(cfg.algo) for key in expected} == expected

@@ -24,14 +24,13 @@ from agreement import (
     twins,
 )
 from reference_soft import adam, leaves, numbers, polyak, q, set_grads, tensor
-from small import config, goes_on
+from small import cell, config, goes_on
 from torch.distributions import Normal
 from wording import refused
 
 from corerl.algos import dvl
 from corerl.algos.dvl import DVL, Config
 from corerl.buffers.replay import Batch
-from corerl.launch.composition import cells
 from corerl.nn.learner import Spec
 
 STEPS = 8  # of the cosine, so that five updates go through most of it
@@ -266,9 +265,7 @@ def test_imitation_follows_the_demonstrations_and_not_the_data():
 
 def test_recoil_is_the_authors():
     """Its flags and configs/ at c88ba6d."""
-    hopper, cheetah = (
-        cells(["algo=recoil", f"task=d4rl/{n}-random-v2"])[0] for n in ("hopper", "halfcheetah")
-    )
+    hopper, cheetah = (cell("recoil", f"d4rl/{n}-random-v2") for n in ("hopper", "halfcheetah"))
     expected = {
         "imitation": True,
         "expert_value": 200.0,
@@ -362,7 +359,7 @@ def test_random_actions_of_a_row_are_judged_at_its_state():
 def test_settings_are_the_authors():
     """The commands of offline/README.md and offline/configs/ at 4b7cf11."""
     gym, maze, pen = (
-        cells(["algo=dvl", f"task=d4rl/{task}"])[0]
+        cell("dvl", f"d4rl/{task}")
         for task in ("hopper-medium-v2", "antmaze-large-play-v0", "pen-human-v0")
     )
     shared = {"hidden_layers": 2, "hidden_width": 256, "lr": 3e-4, "discount": 0.99, "clip": 5.0}

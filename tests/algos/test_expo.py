@@ -1,6 +1,7 @@
 """EXPO: equations of the released learner, the choice on the fly by enumeration, losses by hand."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -22,12 +23,11 @@ from agreement import (
     set_linear,
     tiny,
 )
-from reference_soft import adam, leaves, numbers, set_grads, squashed
-from torch.nn import functional as F
+from reference_soft import adam, leaves, mlp, numbers, set_grads, squashed
+from small import cell
 
 from corerl.algos.expo import EXPO, Config, Draws, noise_shape
 from corerl.errors import CorerlError
-from corerl.launch.composition import cells
 from corerl.nn.learner import Spec
 
 SMALL = {"hidden_width": WIDTH, "hidden_layers": 2, "flow_steps": 3, "discount": 0.9, "utd": 2}
@@ -60,15 +60,7 @@ def parts(agent: EXPO, s: int) -> tuple:
     return critics, targets, *others
 
 
-def layers(net, x, prefix=""):
-    depth = sum(k.startswith(f"{prefix}layers.") and k.endswith("weight") for k in net)
-    for i in range(depth):
-        x = x @ net[f"{prefix}layers.{i}.weight"] + net[f"{prefix}layers.{i}.bias"]
-        if f"{prefix}norms.{i}.weight" in net:
-            scale, shift = (net[f"{prefix}norms.{i}.{k}"].flatten() for k in ("weight", "bias"))
-            x = F.layer_norm(x, x.shape[1:], scale, shift, 1e-6)
-        x = torch.relu(x) if i < depth - 1 else x
-    return x
+layers = partial(mlp, eps=1e-6)
 
 
 class Reference:
@@ -260,24 +252,19 @@ def test_fitting_moves_the_flow_and_its_average_alone():
         torch.testing.assert_close(average, 0.8 * old + 0.2 * new)
 
 
-def composed(name: str, task: str):
-    (cfg,) = cells([f"algo={name}", f"task={task}"])
-    return cfg
-
-
 def test_settings_are_the_papers():
     """Readings of arXiv:2507.07986, as configs/expo.yaml has them."""
-    cfg = composed("expo", "adroit/door-binary")
+    cfg = cell("expo", "adroit/door-binary")
     own = {"samples": 8, "critics": 10, "critic_subsample": 2, "utd": 20, "batch_size": 256}
     own |= {"polyak": 0.005, "base_polyak": 0.001, "flow_steps": 10, "discount": 0.99}
     own |= {"actor_lr": 3e-4, "critic_lr": 3e-4, "temperature_lr": 3e-4, "hidden_layers": 3}
     own |= {"hidden_width": 256, "layer_norm": True, "phase": "online", "target_entropy": None}
     assert {key: getattr(cfg.algo, key) for key in own} == own
     assert (cfg.algo.edit_scale, cfg.algo.online.offline_ratio) == (0.7, 0.5)
-    assert composed("expo", "d4rl/antmaze-large-play-v2").algo.edit_scale == 0.05
-    tuned = composed("expo_finetune", "d4rl/antmaze-large-play-v2").algo
+    assert cell("expo", "d4rl/antmaze-large-play-v2").algo.edit_scale == 0.05
+    tuned = cell("expo_finetune", "d4rl/antmaze-large-play-v2").algo
     assert (tuned.edit_scale, tuned.phase, tuned.online.pretrain_steps) == (0.0, "both", 500_000)
-    tuned = composed("expo_finetune", "adroit/door-binary").algo
+    tuned = cell("expo_finetune", "adroit/door-binary").algo
     assert (tuned.edit_scale, tuned.online.pretrain_steps) == (0.7, 20_000)
 
 

@@ -22,10 +22,10 @@ from agreement import (
     tiny,
     twins,
 )
+from small import cell
 
 from corerl.algos import fql, ifql
 from corerl.errors import CorerlError
-from corerl.launch.composition import cells
 from corerl.nn import flow
 from corerl.nn.learner import Spec
 
@@ -208,7 +208,7 @@ def test_an_evaluation_draws_anew_at_every_step_and_again_for_the_same_seed(kind
 
 
 def test_first_weights_are_glorots():
-    (cfg,) = cells(["algo=fql", "task=ogbench/scene-play-singletask-v0"])
+    cfg = cell("fql", "ogbench/scene-play-singletask-v0")
     agent = fql.FQL(cfg.algo, Spec(28, 5, generators(1)))
     for network in (agent.critic, agent.flow, agent.policy):
         assert len(network.layers) == 5
@@ -219,11 +219,6 @@ def test_first_weights_are_glorots():
     assert [norm.eps for norm in agent.critic.norms] == [1e-6] * 4
     for plain in (agent.flow, agent.policy):
         assert all(isinstance(norm, torch.nn.Identity) for norm in plain.norms)
-
-
-def composed(name: str, task: str):
-    (cfg,) = cells([f"algo={name}", f"task={task}"])
-    return cfg
 
 
 COMMANDS = [  # README of seohongpark/fql at 719d044: alpha, discount, q_agg; alpha and q_agg of fine-tuning
@@ -260,14 +255,14 @@ def test_the_table_has_the_published_commands(name, alpha, discount, q_agg, onli
     version = {"ogb": "v0", "d4r": "v2" if "antmaze" in name else "v1"}[name[:3]]
     suffixes = ("", "-task3") if name.startswith("ogbench") else ("",)
     for suffix in suffixes:
-        cfg = composed("fql", f"{name}{suffix}-{version}")
+        cfg = cell("fql", f"{name}{suffix}-{version}")
         algo = cfg.algo
         assert (algo.alpha, algo.discount, algo.q_agg) == (alpha, discount, q_agg)
         assert algo.data.reward_shift == (-1.0 if name.startswith("d4rl/antmaze") else 0.0)
         assert cfg.steps == (1_000_000 if name.startswith("ogbench") else 500_000)
-        assert composed("ifql", f"{name}{suffix}-{version}").algo.discount == discount
+        assert cell("ifql", f"{name}{suffix}-{version}").algo.discount == discount
     if online is not None:
-        cfg = composed("fql_finetune", f"{name}-{version}")
+        cfg = cell("fql_finetune", f"{name}-{version}")
         algo = cfg.algo
         assert (algo.alpha, algo.discount, algo.q_agg) == (online, discount, q_agg)
         assert (cfg.steps, algo.online.pretrain_steps) == (2_000_000, 1_000_000)
@@ -279,7 +274,7 @@ def test_defaults_are_the_authors():
         ("fql", {"alpha": 10.0, "q_agg": "mean", "normalize_q": False}),
         ("ifql", {"expectile": 0.9, "samples": 32}),
     ):
-        cfg = composed(name, "ogbench/cube-single-play-singletask-v0")
+        cfg = cell(name, "ogbench/cube-single-play-singletask-v0")
         own |= {"discount": 0.99, "polyak": 0.005, "lr": 3e-4, "batch_size": 256, "flow_steps": 10}
         own |= {"hidden_layers": 4, "hidden_width": 512, "critic_layer_norm": True}
         own |= {"layer_norm": False, "activation": "gelu_tanh"}

@@ -7,12 +7,12 @@ import pytest
 import torch
 from agreement import SEEDS, A, O, as_tensor, assert_networks, generators, net, scramble
 from reference_gcpc import GCPC as Reference
+from small import cell
 from torch import Tensor
 from wording import refused
 
 from corerl.algos.gcpc import GCPC, Config, Player, remaining
 from corerl.buffers.trajectories import Trajectories
-from corerl.launch.composition import cells
 from corerl.nn import transformer
 from corerl.nn.learner import Spec
 
@@ -225,7 +225,7 @@ def test_predictions_come_to_the_brownian_bridge():
 
 def test_settings_are_the_authors():
     """trajnet.yaml, policynet.yaml and antmaze_*.yaml in config/ of brown-palm/GCPC at c75e65d."""
-    (cfg,) = cells(["algo=gcpc", "task=ogbench/antmaze-large-navigate-v0"])
+    cfg = cell("gcpc", "ogbench/antmaze-large-navigate-v0")
     own = {"history": 10, "future": 70, "mask": "mae_rc", "whole": 0.8, "slots": 4, "layers": 2}
     own |= {"decoder_layers": 1, "heads": 4, "width": 256, "dropout": 0.1, "hidden_width": 1024}
     own |= {"encoder_lr": 1e-4, "lr": 1e-3, "max_grad_norm": 1.0, "batch_size": 1024}
@@ -234,6 +234,6 @@ def test_settings_are_the_authors():
 
 
 def test_a_first_phase_of_all_steps_is_refused():
-    (cfg,) = cells(["algo=gcpc", "task=corerl/goal-maze"])
+    cfg = cell("gcpc", "corerl/goal-maze")
     with refused("algo.encoder_steps=5000 leaves none of steps=5000"):
         replace(cfg, steps=5_000).policy_steps()

@@ -18,11 +18,11 @@ from agreement import (
     scramble,
     twins,
 )
+from small import cell
 from wording import refused
 
 from corerl.algos import crl, gcbc, gciql, gcivl, hiql, qrl
 from corerl.buffers.goals import GoalBatch, Goals, SubgoalBatch
-from corerl.launch.composition import cells
 from corerl.nn.learner import Spec
 
 SMALL = {"hidden_width": WIDTH, "hidden_layers": 2, "discount": 0.9}
@@ -383,7 +383,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize(("name", "dataset", "expected"), COMMANDS)
 def test_tables_are_the_authors_commands(name, dataset, expected):
-    (cfg,) = cells([f"algo={name}", f"task=ogbench/{dataset}-v0"])
+    cfg = cell(name, f"ogbench/{dataset}-v0")
     found = {"random": cfg.algo.goals.actor_p_randomgoal} | vars(cfg.algo)
     assert {key: found[key] for key in expected} == expected
     assert (cfg.steps, cfg.eval.every, cfg.eval.episodes) == (1_000_000, 100_000, 250)

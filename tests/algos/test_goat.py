@@ -18,13 +18,14 @@ from agreement import (
     scramble,
 )
 from reference_fql import Learner
+from reference_soft import mlp
+from small import cell
 from test_goal_agents import fill, hand_batch, make_batches
 from wording import refused
 
 from corerl.algos import bc
 from corerl.algos.goat import GOAT, Config
 from corerl.buffers.replay import Batch
-from corerl.launch.composition import cells
 from corerl.nn.learner import Spec
 
 SMALL = {"hidden_width": WIDTH, "hidden_layers": 2, "discount": 0.9, "batch_size": B}
@@ -41,13 +42,6 @@ def networks(agent: GOAT, s: int) -> tuple:
     target_critic, target_actor = agent.targets
     own = several(agent.critic), net(agent.actor, s)
     return *own, several(target_critic), net(target_actor, s)
-
-
-def layers(net, x: torch.Tensor) -> torch.Tensor:
-    for i in range(3):
-        x = x @ net[f"layers.{i}.weight"] + net[f"layers.{i}.bias"]
-        x = x.relu() if i < 2 else x
-    return x
 
 
 class Reference(Learner):
@@ -83,11 +77,11 @@ class Reference(Learner):
         critics, policy, targets, target_policy = self.nets
         s, a, after, *_, g = map(torch.from_numpy, batch)
         reached = (((after - g) ** 2).sum(1) ** 0.5 <= self.c.radius).double()
-        acted = lambda net, x: layers(net, torch.cat([x, g], 1)).tanh()  # noqa: E731
+        acted = lambda net, x: mlp(net, torch.cat([x, g], 1)).tanh()  # noqa: E731
 
         def values(nets, x, action):
             inputs = torch.cat([x, g, action], 1)
-            return torch.stack([layers(net, inputs)[:, 0] for net in nets])
+            return torch.stack([mlp(net, inputs)[:, 0] for net in nets])
 
         with torch.no_grad():
             q, q_after = (values(critics, x, acted(policy, x)).numpy() for x in (s, after))
@@ -226,7 +220,7 @@ def test_without_uncertainty_goat_of_one_critic_is_wgcsl():
     one, other = make(**WGCSL), make(**WGCSL | {"most": 7.0})
     for batch in make_batches(3):
         assert torch.equal(one.update(batch)["policy_loss"], other.update(batch)["policy_loss"])
-    (cfg,) = cells(["algo=wgcsl", "task=corerl/goal-maze"])
+    cfg = cell("wgcsl", "corerl/goal-maze")
     assert {key: getattr(cfg.algo, key) for key in WGCSL} == WGCSL
     assert (cfg.algo.name, cfg.label) == ("goat", "WGCSL")
 
@@ -264,7 +258,7 @@ def test_a_memory_smaller_than_a_batch_is_refused():
 
 def test_settings_are_the_authors():
     """goat/algo/config.py and the command line's defaults of goat/run.py, YangRui2015/GOAT at 278a02b."""
-    (cfg,) = cells(["algo=goat", "task=ogbench/antmaze-large-navigate-v0"])
+    cfg = cell("goat", "ogbench/antmaze-large-navigate-v0")
     own = {"critics": 5, "beta": 2.0, "limit": 10.0, "top": 80.0, "rise": 0.01, "rest": 0.05}
     own |= {"recent": 50_000, "uncertainty": 1.5, "least": 0.5, "most": 1.0, "expectile": 0.5}
     own |= {"lr": 5e-4, "batch_size": 512, "hidden_layers": 3, "hidden_width": 256}

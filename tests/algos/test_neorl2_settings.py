@@ -26,7 +26,7 @@ from reference_neorl2 import CQL as TheirCQL
 from reference_neorl2 import EDAC as TheirEDAC
 from reference_neorl2 import TD3BC as TheirTD3BC
 from reference_neorl2 import weights_of
-from small import flatten, goes_on, run, state_of
+from small import cell, flatten, goes_on, run, state_of
 from wording import refused
 
 from corerl.algos import bc_neorl2, edac, td3_bc_neorl2
@@ -91,7 +91,7 @@ def test_the_table_of_edac_is_the_benchmarks():
     assert (algo.policy_lr, algo.critic_lr, algo.alpha_lr, algo.alpha_max) == (1e-4, 3e-4, 1e-4, 1)
     assert (algo.log_std_min, algo.log_std_max, algo.batch_size) == (-5.0, 2.0, 256)
     assert (algo.order, algo.init) == ("critic_last", "neorl2")
-    (cfg,) = cells(["algo=edac_neorl2", "task=neorl2/Simglucose"])
+    cfg = cell("edac_neorl2", "neorl2/Simglucose")
     assert not cfg.algo.data.normalize_states  # which algo=edac does there
 
 
@@ -101,7 +101,7 @@ def test_each_task_has_the_settings_of_its_best_published_cell(name, label):
     means = runs.groupby(["task", "cell"])["return"].mean()
     assert means.groupby("task").idxmax().size == 7
     for task, best in means.groupby("task").idxmax().values:
-        (cfg,) = cells([f"algo={name}_neorl2", f"task={task}"])
+        cfg = cell(f"{name}_neorl2", task)
         assert grids.cell_of(vars(cfg.algo)) == best, task
         grid = grids.GRIDS[cfg.algo.name]
         assert grid.mark is None or getattr(cfg.algo, grid.mark[0]) == grid.mark[1]

@@ -9,10 +9,10 @@ from collections import defaultdict
 
 import pytest
 from omegaconf import OmegaConf
+from small import cell
 
 from corerl.algos import bc, iql, rebrac, td3_bc
 from corerl.config import Config
-from corerl.launch.composition import cells
 from corerl.launch.train import typed
 
 
@@ -77,7 +77,7 @@ def test_ten_percent_bc_ranks_episodes_as_the_runs_of_corls_table():
         "maze2d-umaze-v1",
     )
     for dataset in (*discounted, "antmaze-umaze-v2", "pen-human-v1"):
-        (cfg,) = cells(["algo=bc_10", f"task=d4rl/{dataset}"])
+        cfg = cell("bc_10", f"d4rl/{dataset}")
         assert cfg.algo.best_discount == (0.99 if dataset in discounted else 1.0), dataset
 
 

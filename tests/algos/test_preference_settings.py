@@ -3,6 +3,7 @@
 from functools import cache
 
 import pytest
+from small import cell
 from wording import refused
 
 from corerl.config import Config, seed_list
@@ -23,12 +24,6 @@ REWARDS = ("return_range=True", "reward_scale=100.0", "reward_shift=-1.0")
 @cache
 def composed(name: str) -> list[Config]:
     return cells([f"sweep={name}"])
-
-
-@cache
-def cell(algo: str, task: str) -> Config:
-    (found,) = cells([f"algo={algo}", f"task={task}"])
-    return found
 
 
 @pytest.mark.parametrize("name", TABLES)

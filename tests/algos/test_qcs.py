@@ -23,7 +23,7 @@ from agreement import (
     twins,
 )
 from reference_soft import leaves, mlp, numbers, q
-from small import flatten
+from small import cell, flatten
 from torch.nn.functional import mse_loss
 
 from corerl.algos import dt, qcs
@@ -32,7 +32,6 @@ from corerl.algos.qcs import QCS, Config, Critic, StepPolicy, Values, q_weights
 from corerl.buffers.sequences import SequenceBuffer, Windows
 from corerl.data.dataset import Dataset
 from corerl.data.tasks import resolve
-from corerl.launch.composition import cells
 from corerl.nn import networks, transformer
 from corerl.nn.learner import Spec
 
@@ -306,5 +305,5 @@ def test_the_optimum_moves_from_the_datas_action_as_far_as_the_return_is_short()
     ],
 )
 def test_the_tables_are_the_authors(algo, task, expected):
-    found = cells([f"algo={algo}", f"task=d4rl/{task}"])[0].algo
+    found = cell(algo, f"d4rl/{task}").algo
     assert {name: getattr(found, name) for name in expected} == expected

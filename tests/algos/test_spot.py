@@ -25,13 +25,13 @@ from agreement import (
     tiny,
 )
 from reference_pref import make_keys, masks
-from reference_soft import adam, leaves, numbers, polyak, q, set_grads, tensor
+from reference_soft import adam, leaves, mlp, numbers, polyak, q, set_grads, tensor
+from small import cell
 from torch.distributions import Normal, kl_divergence
 from wording import refused
 
 from corerl.algos import spot, td3_bc
 from corerl.algos.spot import SPOT, Config, Draws, Online
-from corerl.launch.composition import cells
 from corerl.nn.learner import Spec
 
 SMALL = {
@@ -91,25 +91,15 @@ class Reference:
         critics, targets = ([numbers(n) for n in nets] for nets in (self.critics, self.targets))
         return numbers(self.actor), critics, numbers(self.target_actor), targets, numbers(self.vae)
 
-    def layers(self, net, x, prefix="", keep=None):
-        names = [k for k in net if k.startswith(f"{prefix}layers.") and k.endswith("weight")]
-        for i, name in enumerate(names):
-            x = x @ net[name] + net[name.replace("weight", "bias")]
-            if i < len(names) - 1:
-                x = torch.relu(x)
-                if keep is not None:
-                    x = x * tensor(keep[i])
-        return x
-
     def keep(self, keys):
         return None if keys is None else masks(keys, B, self.c.dropout)
 
     def posterior(self, s, a) -> Normal:
-        mean, log_std = self.layers(self.vae, torch.cat([s, a], 1), "encoder.").chunk(2, 1)
+        mean, log_std = mlp(self.vae, torch.cat([s, a], 1), "encoder.").chunk(2, 1)
         return Normal(mean, log_std.clamp(-4, 15).exp())
 
     def decode(self, s, z):
-        return torch.tanh(self.layers(self.vae, torch.cat([s, z], 1), "decoder."))
+        return torch.tanh(mlp(self.vae, torch.cat([s, z], 1), "decoder."))
 
     def elbo_loss(self, s, a, noises):
         posterior = self.posterior(s, a)
@@ -139,9 +129,7 @@ class Reference:
         c = self.c
         with torch.no_grad():
             noise = (draws.next_actions * c.policy_noise).clamp(-c.noise_clip, c.noise_clip)
-            a_next = torch.tanh(
-                self.layers(self.target_actor, s_next, keep=self.keep(draws.target_keys))
-            )
+            a_next = torch.tanh(mlp(self.target_actor, s_next, keep=self.keep(draws.target_keys)))
             a_next = (a_next + noise).clamp(-1, 1)
             y = torch.minimum(*(q(net, s_next, a_next) for net in self.targets))
             y = r + discount * (1 - d) * y
@@ -152,7 +140,7 @@ class Reference:
 
     def improve(self, batch, draws, share) -> dict:
         s, c = tensor(batch.observations), self.c
-        pi = torch.tanh(self.layers(self.actor, s, keep=self.keep(draws.keys)))
+        pi = torch.tanh(mlp(self.actor, s, keep=self.keep(draws.keys)))
         value = q(self.critics[0], s, pi)
         estimate = self.elbo_loss if c.density == "elbo" else self.iwae_loss
         scale = 1 / value.abs().mean().detach() if c.normalize_q else 1.0
@@ -302,7 +290,7 @@ def test_exploration_is_clipped_noise_within_the_bounds():
 
 
 def test_first_weights_are_torchs_and_outputs_as_small_as_on_antmaze():
-    (cfg,) = cells(["algo=spot", "task=d4rl/antmaze-umaze-v2"])
+    cfg = cell("spot", "d4rl/antmaze-umaze-v2")
     agent = SPOT(cfg.algo, Spec(29, 8, generators(1)))
     for network, bound in ((agent.actor, 1e-3), (agent.critic, 3e-3)):
         *hidden, output = network.layers
@@ -339,7 +327,7 @@ SMALL_OUTPUTS = {"dropout": 0.0, "actor_lr": 1e-4, "actor_init": 1e-3, "critic_i
 )
 def test_settings_are_the_authors(dataset, weight, own):
     """thuml/SPOT at 4be91cc: configs/offline, main.py and train_vae.py."""
-    (cfg,) = cells(["algo=spot", f"task=d4rl/{dataset}"])
+    cfg = cell("spot", f"d4rl/{dataset}")
     algo, maze = cfg.algo, dataset.startswith("antmaze")
     shared = {"kl_weight": 0.5, "samples": 1, "density": "elbo", "vae_lr": 1e-3, "vae_width": 750}
     shared |= {"batch_size": 256, "critic_lr": 3e-4, "discount": 0.99, "polyak": 0.005}
@@ -365,7 +353,7 @@ def test_settings_are_the_authors(dataset, weight, own):
 )
 def test_fine_tuning_is_corls(dataset, weight, least, discount):
     """tinkoff-ai/CORL at 6afec90: configs/finetune/spot."""
-    (cfg,) = cells(["algo=spot_finetune", f"task=d4rl/{dataset}"])
+    cfg = cell("spot_finetune", f"d4rl/{dataset}")
     algo, maze = cfg.algo, dataset.startswith("antmaze")
     assert (algo.weight, algo.min_weight_share, algo.online_discount) == (weight, least, discount)
     assert {name: getattr(algo, name) for name in SMALL_OUTPUTS} == SMALL_OUTPUTS

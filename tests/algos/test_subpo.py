@@ -41,15 +41,7 @@ def gradient(agent: SubPO, played: Played, chances: torch.Tensor) -> torch.Tenso
     return torch.cat([x.flatten() for x in found])
 
 
-@pytest.fixture
-def double():
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
-
-
-def test_gains_and_the_whole_give_the_gradient_and_the_released_weights_do_not(double):
+def test_gains_and_the_whole_give_the_gradient_and_the_released_weights_do_not(float64):
     env = Coverage(side=3, steps=3)
     played, returns = every_episode(env)
     found = {}

@@ -22,19 +22,11 @@ from agreement import (
 from agreement import (
     tiny as tiny_batch,
 )
-from reference_soft import adam, leaves, numbers
+from reference_soft import adam, leaves, mlp, numbers
+from small import cell
 
 from corerl.algos.td3 import TD3, Config
-from corerl.launch.composition import cells
 from corerl.nn.learner import Spec
-
-
-def mlp(net, x):
-    depth = len(net) // 2
-    for i in range(depth):
-        x = x @ net[f"layers.{i}.weight"] + net[f"layers.{i}.bias"]
-        x = x.relu() if i < depth - 1 else x
-    return x
 
 
 class Reference:
@@ -135,6 +127,6 @@ def test_the_policy_moves_with_every_second_update(calls):
 
 
 def test_defaults_are_the_authors():
-    (cfg,) = cells(["algo=td3", "task=gym/HalfCheetah-v4"])
+    cfg = cell("td3", "gym/HalfCheetah-v4")
     assert (cfg.algo.random_steps, cfg.algo.exploration, cfg.algo.policy_delay) == (25_000, 0.1, 2)
     assert (cfg.steps, cfg.eval.every, cfg.eval.episodes) == (1_000_000, 5_000, 10)

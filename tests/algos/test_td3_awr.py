@@ -1,6 +1,7 @@
 """TD3-AWR against a transcription of unifloral's program, by hand, and where it is ReBRAC."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -23,8 +24,7 @@ from agreement import (
     set_linear,
     tiny,
 )
-from reference_soft import leaves, numbers, polyak, set_grads, tensor
-from torch.nn import functional as F
+from reference_soft import leaves, mlp, numbers, polyak, set_grads, tensor
 from wording import refused
 
 from corerl.algos import rebrac
@@ -52,15 +52,7 @@ def draws(agent: TD3AWR, count: int) -> list[torch.Tensor]:
     return list(as_tensor(1.5 * np.random.default_rng(1).normal(size=shape)))
 
 
-def mlp(net, x, eps: float) -> torch.Tensor:
-    """Rectified layers with a LayerNorm after each, but for the output."""
-    depth = sum(k.startswith("layers.") and k.endswith("weight") for k in net)
-    for i in range(depth):
-        x = x @ net[f"layers.{i}.weight"] + net[f"layers.{i}.bias"]
-        if i < depth - 1:
-            scale, shift = (net[f"norms.{i}.{k}"].flatten() for k in ("weight", "bias"))
-            x = F.layer_norm(torch.relu(x), x.shape[1:], scale, shift, eps)
-    return x
+rectified = partial(mlp, norm_last=True)
 
 
 class Reference:
@@ -92,15 +84,17 @@ class Reference:
         )
 
     def low(self, nets, s, a) -> torch.Tensor:
-        return torch.minimum(*(mlp(net, torch.cat([s, a], 1), 1e-6)[:, 0] for net in nets))
+        return torch.minimum(
+            *(rectified(net, torch.cat([s, a], 1), eps=1e-6)[:, 0] for net in nets)
+        )
 
     def v(self, s) -> torch.Tensor:
-        return mlp(self.value, s, 1e-6)[:, 0]
+        return rectified(self.value, s, eps=1e-6)[:, 0]
 
     def update(self, batch, noises) -> dict:
         c = self.c
         s, a, r, s_next, d, a_next_data = (tensor(x) for x in batch)
-        pi = torch.tanh(mlp(self.actor, s, 1e-5))
+        pi = torch.tanh(rectified(self.actor, s, eps=1e-5))
         advantage = (self.low(self.critics, s, a) - self.v(s)).detach()
         weight = (c.beta * advantage).exp().clamp(max=c.advantage_limit)
         q = self.low(self.critics, s, pi)
@@ -112,12 +106,12 @@ class Reference:
         for noise in noises:
             with torch.no_grad():
                 jitter = (c.policy_noise * noise).clamp(-c.noise_clip, c.noise_clip)
-                a_next = torch.tanh(mlp(self.target_actor, s_next, 1e-5)) + jitter
+                a_next = torch.tanh(rectified(self.target_actor, s_next, eps=1e-5)) + jitter
                 a_next = a_next.clamp(-1, 1)
                 penalty = c.critic_bc_coef * ((a_next - a_next_data) ** 2).sum(1)
                 next_v = self.low(self.targets, s_next, a_next) - penalty
                 y = r + (1 - d) * c.discount * next_v
-            values = [mlp(net, torch.cat([s, a], 1), 1e-6)[:, 0] for net in self.critics]
+            values = [rectified(net, torch.cat([s, a], 1), eps=1e-6)[:, 0] for net in self.critics]
             loss = sum((x - y) ** 2 for x in values).mean()
             set_grads(self.critic_optimizer, loss)
             self.critic_optimizer.step()

@@ -12,6 +12,7 @@ from corerl import algos, cli
 from corerl.algos import td3_bc
 from corerl.launch.composition import cells
 from corerl.launch.config_store import register
+from corerl.launch.tiny_cells import shrunk
 from corerl.policies.load import load
 from corerl.runs import code
 
@@ -89,6 +90,47 @@ def minimal(folder, text=MINIMAL, scale=1, base=2, name="minimal"):
     path = folder / f"{name}.py"
     path.write_text(text.replace('minimal"', f'{name}"'))
     return path
+
+
+@pytest.mark.parametrize("task", ["corerl/pendulum", "gym/Pendulum-v1"])
+def test_a_config_that_answers_nothing_is_checked_for_nothing(tmp_path, task, capsys):
+    command = [*TINY, f"algo={minimal(tmp_path)}", f"root={tmp_path}", "eval.later=true"]
+    assert cli.main(["train", *command, f"task={task}", "eval.episodes=1"]) == 0
+    assert "corerl: Minimal" not in capsys.readouterr().err
+
+
+ANSWERS = {
+    "actions = 'discrete'": "minimal actions Box",
+    "knows_goals = True": "minimal goals",
+    "learns_from_data = True": "gym/Pendulum-v1 dataset",
+    "data: str = 'mine'": "gym/Pendulum-v1 dataset",
+    "policy_delay: int = 3": "steps=2 algo.policy_delay=3",
+    "def steps_multiple(self): return self.scale, 'algo.scale'": "steps=2 algo.scale=12",
+    "def first_phase(self): return self.scale, 'algo.scale'": "steps=2 algo.scale=12",
+    "random_steps: int = 4": "Minimal 4 algo.random_steps",
+    "def first_update(self): return self.scale, 'algo.scale'": "Minimal 12 algo.scale",
+}
+
+
+@pytest.mark.parametrize(("answer", "problem"), ANSWERS.items())
+def test_what_a_config_answers_is_checked(tmp_path, answer, problem, capsys):
+    file = minimal(tmp_path, MINIMAL.replace("\ndef train", f"    {answer}\n\ndef train"))
+    command = [*TINY, f"algo={file}", "task=gym/Pendulum-v1", f"root={tmp_path}"]
+    warned = problem.startswith("Minimal")
+    assert cli.main(["train", *command]) == (0 if warned else 2)
+    says(capsys.readouterr().err, problem)
+
+
+def test_a_cell_is_shrunk_by_what_its_config_answers(tmp_path):
+    lines = (
+        "    beside_steps: int = 500",
+        "    def first_update(self): return self.beside_steps, 'algo.beside_steps'",
+        "    def steps_multiple(self): return 4, 'algo.beside_steps'",
+    )
+    text = MINIMAL.replace("\ndef train", "\n".join((*lines, "", "def train")))
+    (cfg,) = cells([f"algo={minimal(tmp_path, text)}", "task=corerl/pendulum"])
+    small = shrunk(cfg, str(tmp_path))
+    assert (small.algo.beside_steps, small.steps) == (12, 12 + 2 * 4)
 
 
 def scales(*files):

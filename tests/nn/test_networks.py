@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from corerl import seeding
 from corerl.nn import networks, policies
 from corerl.nn.critics import Critics
-from corerl.nn.encoders import Encoder, variance_scaling
+from corerl.nn.encoders import Encoder
 from corerl.nn.two_hot import symexp_bins, two_hot
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
@@ -116,7 +116,7 @@ def test_images_may_lie_in_memory_with_their_channels_last():
 
 
 @pytest.mark.parametrize(
-    ("init", "scale"), [(networks.torch_init, 1 / 3), (variance_scaling(2.0), 2)]
+    ("init", "scale"), [(networks.torch_init, 1 / 3), (networks.variance_scaling(2.0), 2)]
 )
 def test_convolutions_begin_by_all_pixels_that_an_output_sees(init, scale):
     """The variance of a weight is `scale` by 64, 512 and 576 inputs."""

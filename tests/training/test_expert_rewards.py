@@ -44,7 +44,7 @@ def three() -> Dataset:
 
 def on(data: Preprocess, dataset: Dataset | None = None, **algo) -> np.ndarray:
     run = SimpleNamespace(
-        cfg=SimpleNamespace(algo=SimpleNamespace(**algo)), task=resolve("corerl/pendulum")
+        cfg=SimpleNamespace(algo=iql.Config(**algo)), task=resolve("corerl/pendulum")
     )
     return relabelled(run, dataset or three(), data).rewards
 
@@ -191,8 +191,8 @@ def test_rewards_that_cannot_be_made_are_refused():
     seabo_of = Preprocess(rewards="seabo")
     with refused("algo.data.rewards=demos seabo otr uds"):
         Preprocess(rewards="demos")
-    with refused("algo.data.rewards=seabo algo.phase=both algo.phase=offline"):
-        on(seabo_of, phase="both")
+    with refused("algo.data.rewards=seabo algo.phase=online algo.phase=offline"):
+        on(seabo_of, phase="online")
     with refused("algo.data.expert.episodes=4 3 test/three"):
         on(Preprocess(rewards="otr", expert=Expert(episodes=4)))
     with refused("test/three algo.data.expert.compare=sa"):  # a demonstration of one step

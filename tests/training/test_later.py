@@ -57,7 +57,7 @@ def begun(cfg: Config, stop: int | None = None) -> Path:
     return small.run(cfg, [3, 1], stop)
 
 
-@pytest.mark.parametrize("algo", ["td3_bc", "iql", "dt", "qr_dqn", "cvar", "cvar_tabular"])
+@pytest.mark.parametrize("algo", ["td3_bc", "iql", "dt", "qr_dqn", "cvar", "cvar_tabular", "gcivl"])
 def test_the_files_are_those_of_a_run_that_evaluated_itself(algo, tmp_path, capsys):
     cell = small.train(job(tmp_path / "later", algo))
     assert not list(cell.glob("seeds-*/scores.csv"))

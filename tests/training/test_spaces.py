@@ -47,13 +47,16 @@ def test_other_actions_are_refused_before_anything_is_read_or_written(name, tmp_
     assert not os.listdir(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["iql", "awac"])
-def test_fine_tuning_takes_fewer_actions_than_learning_from_data(name):
+@pytest.mark.parametrize(
+    ("name", "setting", "value"),
+    [("iql", "phase", "both"), ("awac", "phase", "both"), ("iql", "policy", "deterministic")],
+)
+def test_some_settings_take_fewer_actions_than_others(name, setting, value):
     algo = of(name)
     spaces.check(algo, "it", VECTORS, NUMBERED)
-    algo.phase = "both"
+    setattr(algo, setting, value)
     spaces.check(algo, "it", VECTORS, CONTINUOUS)
-    with refused(f"{name} algo.phase=both actions"):
+    with refused(f"{name} algo.{setting}={value} actions"):
         spaces.check(algo, "it", VECTORS, NUMBERED)
 
 
