@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--algo",
         nargs="+",
         default=["bc", "td3_bc", "iql", "rebrac", "sac"],
-        help="algorithms to time (default: %(default)s)",
+        help="algorithms to time (default: bc td3_bc iql rebrac sac)",
     )
     parser.add_argument(
         "--set",
@@ -50,7 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="settings of the algorithms: --set KEY=VALUE sets algo.KEY",
     )
-    parser.add_argument("--compile", nargs="+", default=["off", "compile"], metavar="MODE")
+    parser.add_argument(
+        "--compile",
+        nargs="+",
+        default=["off", "compile"],
+        metavar="MODE",
+        help="modes to time: off, compile, graph, auto (default: off compile)",
+    )
     parser.add_argument(
         "--kernel",
         nargs="+",
@@ -68,8 +74,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="processes that train at the same time",
     )
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of each process")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--windows", type=int, default=5)
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    parser.add_argument("--windows", type=int, default=5, help="windows to measure (default: 5)")
     parser.add_argument(
         "--size", type=int, default=1_000_000, help="transitions in the replay buffer or dataset"
     )

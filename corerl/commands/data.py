@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "settings", nargs="*", help=f"settings for your own file, {task_arguments.SETTINGS}"
     )
     fetch = commands.add_parser("download", help="download datasets to this machine")
-    fetch.add_argument("task", nargs="+")
+    fetch.add_argument("task", nargs="+", help="tasks, such as d4rl/hopper-medium-v2")
     make = commands.add_parser("make", help="make one of corerl's own datasets")
     make.add_argument(
         "suite",
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "corerl/mujoco (or a part of it: corerl/mujoco/hopper, corerl/mujoco/hopper-medium), "
         "corerl/pointmaze, corerl/metaworld",
     )
-    make.add_argument("--seed", type=int, default=0)
+    make.add_argument("--seed", type=int, default=0, help="seed of the data (default: 0)")
     make.add_argument(
         "--size", type=int, help="steps in each dataset of mujoco, pointmaze or metaworld"
     )

@@ -1,4 +1,4 @@
-"""Which runs of a sweep, or below a folder, are done, running, stopped, failed or missing."""
+"""Lists which runs of a sweep, or below a folder, are done, running, stopped, failed or missing."""
 
 import argparse
 import re

@@ -39,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("runs", nargs="+", metavar="RUN", help=run_help)
     add("--seed", type=int, help="one of the run's seeds (default: all)")
-    add("--device", default="cpu")
+    add("--device", default="cpu", help="cpu, cuda, cuda:N or auto (default: cpu)")
     add("--episodes", type=int, help="episodes to play with each seed (default: 100)")
     add("--task", help="play another task, with the same observations and actions")
     add("--tau", type=float, help="for cvar_offline: CVaR level to play for (default: the run's)")

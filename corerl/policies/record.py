@@ -1,4 +1,4 @@
-"""Films a trained policy, without a screen too: `corerl record RUN --out film.mp4` (or .gif)."""
+"""Films a trained policy, also without a screen: `corerl record RUN --out film.mp4` (or .gif)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def add_policy_arguments(parser: argparse.ArgumentParser, episodes: int) -> None
     add = parser.add_argument
     add("run", metavar="RUN", help="a run's folder, <root>/<task>/<algorithm>-<hash>")
     add("--seed", type=int, help="one of the run's seeds (default: its first)")
-    add("--episodes", type=int, default=episodes)
+    add("--episodes", type=int, default=episodes, help=f"episodes to play (default: {episodes})")
     add("--task", help="play another task, with the same observations and actions")
 
 

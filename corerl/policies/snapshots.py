@@ -22,8 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("run", metavar="RUN", help="a run's folder, <root>/<task>/<algorithm>-<hash>")
     add("--out", type=Path, required=True, help="FILE.safetensors, for algo.start.snapshots")
     add("--seed", type=int, help="one of the run's seeds (default: its first)")
-    add("--episodes", type=int, default=10)
-    add("--every", type=int, default=10, help="steps between two snapshots")
+    add("--episodes", type=int, default=10, help="episodes to play (default: 10)")
+    add("--every", type=int, default=10, help="steps between two snapshots (default: 10)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=plain.length,
         help="steps of each segment that a teacher compares",
     )
-    parser.add_argument("--seed", type=int, default=plain.seed)
+    parser.add_argument("--seed", type=int, default=plain.seed, help="seed of a teacher's pairs")
     parser.add_argument("--teacher", choices=TEACHERS, default="oracle", help=HELP)
     parser.add_argument(
         "--discount",

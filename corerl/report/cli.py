@@ -1,4 +1,4 @@
-"""Scores of runs or score files as tables, figures and one HTML page. See docs/reports.md."""
+"""Shows scores of runs or score files as tables, figures and one HTML page. See docs/reports.md."""
 
 import argparse
 from pathlib import Path

@@ -1,8 +1,8 @@
-"""What tuning costs in episodes of the environment: `corerl tuning RUNS`, from a sweep that is done.
+"""Shows what tuning costs in episodes of the environment: `corerl tuning RUNS`, after a sweep.
 
-Offline methods are compared with settings that somebody chose by playing. Of each algorithm on each task
-this shows two curves: the best of k settings, each tried out (expected online performance), and the policy
-that a bandit would deploy after a number of episodes.
+Published settings of offline methods were often chosen by playing. For each algorithm on each task, this
+draws two curves. One is the return of the best of k settings that are all tried out (expected online
+performance). The other is the return of the policy that a bandit would deploy after so many episodes.
 """
 
 import argparse

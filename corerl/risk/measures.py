@@ -44,7 +44,7 @@ def cvar_of_law(values: np.ndarray, probabilities: np.ndarray, tau: float) -> np
 def check_tau(tau: float) -> None:
     """Raises CorerlError unless 0 < tau <= 1."""
     if not 0.0 < tau <= 1.0:
-        raise CorerlError(f"CVaR needs tau in (0, 1], not {tau}.")
+        raise CorerlError(f"CVaR needs 0 < tau <= 1, not tau={tau}.")
 
 
 def check_samples(samples: np.ndarray, tau: float) -> np.ndarray:

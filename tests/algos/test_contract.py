@@ -125,7 +125,7 @@ def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path, name, monke
     cfg = tiny.settings(name)
     cfg = replace(cfg, save_every=20, log_every=10, device="cpu", compile="off")
     goes_on(replace(cfg, eval=replace(cfg.eval, episodes=1)), tmp_path, (36,), (0, 4))
-    assert "checkpoints do not keep" not in capsys.readouterr().err
+    assert "checkpoints do not save" not in capsys.readouterr().err
 
 
 def answers(policy, shape: tuple[int, ...]) -> list[torch.Tensor]:

@@ -235,5 +235,5 @@ def test_settings_are_the_authors():
 
 def test_a_first_phase_of_all_steps_is_refused():
     cfg = cell("gcpc", "corerl/goal-maze")
-    with refused("algo.encoder_steps=5000 leaves none of steps=5000"):
+    with refused("algo.encoder_steps=5000 steps=5000"):
         replace(cfg, steps=5_000).policy_steps()

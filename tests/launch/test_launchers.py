@@ -77,7 +77,7 @@ def test_one_failing_cell_stops_no_other_and_a_rerun_does_only_what_is_missing(
     assert [(g.seeds, g.state) for g in status.of_cell(pendulum)] == [([0], "done"), ([1], "done")]
     (failed,) = status.of_cell(antmaze)
     assert (failed.seeds, failed.state) == ([0, 1], "failed")
-    assert failed.message.startswith("d4rl/antmaze-umaze-v2 can be trained but not evaluated")
+    says(failed.message, "d4rl/antmaze-umaze-v2 gymnasium-robotics")
     if launcher == "basic":
         before = stamps(cell_directory(pendulum))
         ended = train(tmp_path, *ARGUMENTS, "seeds=3")

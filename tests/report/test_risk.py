@@ -210,7 +210,7 @@ def test_cvar_is_shown_of_any_task_that_it_is_asked_for(tmp_path, report):
     assert "Hopper-v4: SAC (mean) " in text
     says(text, "2 episodes")
     assert "CVaR 0.05" in text and "own tau" not in text, "a mean has no tau"
-    assert "No CVaR" not in printed
+    assert "no CVaR" not in printed
     (group / "returns.jsonl").unlink()
     _, _, printed, _ = report(tmp_path / "runs", "--risk")
     says(printed, "CVaR episode")

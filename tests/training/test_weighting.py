@@ -181,7 +181,7 @@ def test_every_offline_algorithm_takes_a_weighting(tmp_path, capfd):
     windows = config(tmp_path / "dt", "bc", steps=6)
     own = {"width": 8, "layers": 1, "batch_size": 4, "context": 3, "data": Weighting("top")}
     train(replace(windows, algo=dt.Config(**own)))
-    assert capfd.readouterr().err.count("an effective sample size") == 6
+    assert capfd.readouterr().err.count("corerl: with algo.data.weighting=") == 6
 
 
 # ------------------------------------------------------------------------------ reward shifting
