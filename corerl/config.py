@@ -165,7 +165,7 @@ class Settings:
         return self.random_steps, "algo.random_steps"
 
     def steps_multiple(self) -> tuple[int, str]:
-        """Returns the number of which `steps` must be a multiple, and the setting that says so."""
+        """Returns a number and the setting that gives it. `steps` must be a multiple of that number."""
         return self.policy_delay, "algo.policy_delay"
 
 
