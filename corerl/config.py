@@ -91,7 +91,7 @@ class Settings:
     every number. What concerns several settings together stands in a subclass's own `__post_init__`, after
     this one's.
 
-    The attributes after `prefix`, and the methods without an underscore, are all that corerl asks of an
+    The attributes after `prefix`, and the methods without an underscore, are what corerl asks of an
     algorithm's settings. Here they have the answers of an algorithm that has no such thing. A `Config`
     gives others by a setting, an attribute, a property or a method of the same name.
 

@@ -147,7 +147,8 @@ class Restored:
         known = hasattr(agent, "log_prob") or (
             hasattr(policy, "draw") and hasattr(policy, "log_prob")
         )
-        if not known or getattr(agent.cfg, "policy", None) == "deterministic":
+        settings = getattr(agent, "cfg", None)
+        if not known or getattr(settings, "policy", None) == "deterministic":
             raise CorerlError(
                 f"The policy of {type(agent).__name__} has no known density. Judge its greedy actions "
                 "with --policy act."

@@ -74,7 +74,7 @@ def _learned(agent: Loaded, parts: dict[str, Any], dataset: Dataset, t: Transiti
         raise CorerlError(
             f"{agent.label} learns no reward. Choose a run of P-IQL, PT, DTR or IPL, which learn rewards."
         )
-    limit = getattr(cfg, "clip_actions", None) or cfg.data.clip_actions
+    limit = cfg.clip_actions if cfg.data is None else cfg.data.clip_actions
     rows = rows_of(dataset, limit)
     if isinstance(reward, MarkovReward):
         observations = t.observations

@@ -5,6 +5,7 @@ import json
 import shutil
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -21,6 +22,7 @@ from corerl.data import tasks
 from corerl.policies.export import export
 from corerl.policies.load import load, settings
 from corerl.policies.loaded_policy import Loaded
+from corerl.policies.restored import Restored
 from corerl.policies.simulation import simulate
 from corerl.preferences.reward_models import Markov
 from corerl.preferences.sources import Preferences
@@ -405,3 +407,9 @@ def test_what_cannot_be_loaded_says_why(iql, tmp_path):
     (bc / "config.yaml").write_text("algo: {name: nothing}")
     with refused("read"):
         load(bc)
+
+
+def test_an_own_agent_that_keeps_no_settings_has_its_density():
+    agent = SimpleNamespace(log_prob=lambda states, actions: states[..., 0])
+    restored = Restored([0], 1, {"agent": agent}, None, None, {})
+    assert restored.log_prob(torch.ones(1, 2), torch.zeros(1, 1)).tolist() == [1]
