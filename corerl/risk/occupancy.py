@@ -64,7 +64,7 @@ def best_occupancy(
     budgets = np.zeros(0) if budgets is None else np.atleast_1d(np.asarray(budgets, np.float64))
     fits = costs.shape == (len(budgets), *mdp.sizes)
     reported = (
-        f"costs {costs.shape} and budgets {budgets.shape} need shapes (C, S, A) and (C,), (S, A) ="
+        f"costs {costs.shape} and budgets {budgets.shape} must be (C, S, A) and (C,) with (S, A) ="
     )
     require(fits, f"{reported} {mdp.sizes}")
     require(np.isfinite(budgets).all(), f"budgets={budgets.tolist()} must be finite numbers")
