@@ -216,7 +216,7 @@ def read_ipl(root: Path, environment: str, id: str) -> Comparisons:
             if parts[name].shape != like.shape or len(like) != len(parts["label"]):
                 raise CorerlError(
                     f"{name} has shape {parts[name].shape}, but must have shape {like.shape}, with "
-                    f"one row for each of {len(parts['label'])} labels."
+                    f"one row for each of the labels {parts['label'].shape}."
                 )
         observations, actions = (
             np.stack([parts[f"{name}_1"], parts[f"{name}_2"]], 1) for name in ("obs", "action")

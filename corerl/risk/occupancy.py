@@ -87,7 +87,7 @@ def _explain(table: np.ndarray, budgets: np.ndarray, flow: dict) -> None:
         least = optimize.linprog(cost, **flow).fun
         if least > budget + SLACK:
             raise CorerlError(
-                f"No policy keeps cost {i} within its budget {budget:g}: the smallest possible "
+                f"No policy keeps cost {i} within its budget {budget:g}: the least possible "
                 f"cost is {least:.6g}. Raise that budget."
             )
     count, variables = table.shape
