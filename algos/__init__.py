@@ -81,7 +81,7 @@ def add(file: str | Path) -> str:
 def _check(path: Path) -> None:
     if not path.is_file():
         raise CorerlError(
-            f"There is no algorithm's file {path}. Give one that exists to algo= or {VARIABLE}."
+            f"The algorithm's file {path} does not exist. Give one that exists to algo= or {VARIABLE}."
         )
     if path.suffix != ".py" or not path.stem.isidentifier():
         raise CorerlError(

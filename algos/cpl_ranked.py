@@ -96,7 +96,8 @@ class Ranked(Settings):
         judged = self.preferences
         require(
             self.ranked_by == "model" or judged.source == "teacher",
-            f"algo.ranked_by=teacher needs algo.preferences.source=teacher, not {judged.source}",
+            f"algo.ranked_by=teacher does not work with algo.preferences.source={judged.source}. Set "
+            "algo.preferences.source=teacher",
         )
         reason = (
             "segments are ranked by their scores, so the scale of the dataset's rewards does not "

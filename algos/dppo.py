@@ -44,7 +44,7 @@ class Config(Ranked):
     label: str = "DPPO"
 
     temperature: float = positive(0.1)  # divides distances between policy's and data's actions
-    contrast: float = at_least(0, 1.0)  # lambda, weight of the loser (1: Bradley-Terry, 0: BC)
+    contrast: float = at_least(0, 1.0)  # weight of the losing segment (1: Bradley-Terry, 0: BC)
     dropout: float = within(0.0, "[0, 1)")  # dropout rate in the policy
 
 

@@ -43,7 +43,7 @@ class Config(iql.Config):
     name: str = "famo2o"
     label: str = "FamO2O"
 
-    beta: float = at_least(0, 3.0)  # not read: low and high give the range of beta
+    beta: float = at_least(0, 3.0)  # no effect: low and high give the range of beta
     low: float = at_least(0, 1.0)  # smallest inverse temperature beta of the family of policies
     high: float = at_least(0, 5.0)  # largest inverse temperature beta of the family of policies
     encoding: int = at_least(0, 6)  # sines and cosines that show beta to the policy (0: none)

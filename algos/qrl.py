@@ -56,7 +56,7 @@ class Config(goals.GoalSettings):
     latent_dim: int = positive(512)  # size of the state embedding phi
     eps: float = at_least(0, 0.05)  # limit on the mean of max(d - 1, 0)^2 over distances d of steps
     actor_loss: str = one_of("ddpg_bc", "awr")  # ddpg_bc: Q and cloning | awr: advantage-weighted
-    alpha: float = at_least(0, 0.003)  # ddpg_bc: weight of cloning, awr: inverse temperature
+    alpha: float = at_least(0, 0.003)  # ddpg_bc: weight of cloning | awr: inverse temperature
     goals: Goals = group(Goals, value_p_curgoal=0.0, value_p_randomgoal=1.0)
 
     def __post_init__(self) -> None:

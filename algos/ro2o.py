@@ -53,7 +53,7 @@ class Config(edac.Config, FineTuning):
     value_radius: float = at_least(0, 0.01)  # radius of state perturbations for the critics' loss
     unseen_radius: float = at_least(0, 0.01)  # radius of state perturbations for unseen actions
     perturbations: int = positive(20)  # n, perturbed states per state
-    rise_weight: float = within(0.8, "[0, 1]")  # smoothness weight of rising Q (falling: 1 - it)
+    rise_weight: float = within(0.8, "[0, 1]")  # smoothness weight of rising Q (falling Q: rest)
     pessimism: float = at_least(0, 1.0)  # first k: standard deviations taken off unseen actions' Q
     pessimism_min: float = at_least(0, 0.1)  # smallest k, which online training uses too
     pessimism_decay: float = at_least(0, 5e-7)  # decrease of k at every update on the data

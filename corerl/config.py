@@ -280,7 +280,7 @@ class Config(Settings):
     log_every: int = positive(1_000)  # updates between lines of metrics.jsonl
     save_every: int = positive(10_000)  # updates between checkpoints
     save_minutes: float = at_least(0, 0.0)  # fewest minutes between two checkpoints
-    root: str = "runs"  # folder in which run directories are made
+    root: str = "runs"  # folder for the runs
     trust: bool = False  # runs the code of the environment that a Minari dataset names
     device: str = "auto"  # auto | cpu | cuda | cuda:N
     compile: str = "auto"  # auto | off | compile: torch.compile | graph: CUDA graph of an update

@@ -167,7 +167,10 @@ def _settings(name: str, given: list[str]) -> dict[str, Any]:
     known = {field.name for field in fields(config)}
     keys = [text.partition("=")[0] for text in given]
     for key in set(keys) - known:
-        raise CorerlError(f"There is no setting {key!r} with algo={name}.{nearest(key, known)}")
+        raise CorerlError(
+            f"There is no setting {key!r} with algo={name}.{nearest(key, known)} "
+            f"corerl train algo={name} --help lists all."
+        )
     if not given:
         return {}
     try:

@@ -48,7 +48,7 @@ class Goals(GoalColumns):
     actor_p_randomgoal: float = within(0.0, "[0, 1]")  # share of policy goals from random rows
     actor_geom_sample: bool = False  # draws later policy goals geometrically (false: uniformly)
     gc_negative: bool = True  # reward -1 per step until the goal (false: 1 at the goal)
-    augment: float = within(0.0, "[0, 1]")  # share of policy goals from episodes in one cluster
+    augment: float = within(0.0, "[0, 1]")  # share of policy goals from other episodes, by clusters
     clusters: int = positive(40)  # number of k-means clusters of states, used if augment > 0
     success: str = one_of(  # a goal is reached at: index (its own row) | state (an equal state)
         "index", "state"

@@ -86,7 +86,7 @@ def to_minari(dataset: Dataset, id: str, env: gymnasium.Env | None, facts: dict[
     if dataset.durations is not None:
         raise CorerlError(
             f"The steps of {dataset.id} have durations, which Minari's format cannot store. "
-            "Export to FILE.hdf5."
+            "Export to FILE.hdf5 instead."
         )
     raw, scaled = _bare(env), unscaled(env)
     parts = getattr(wrapper(env, Flat), "parts", None)
@@ -117,7 +117,8 @@ def to_minari(dataset: Dataset, id: str, env: gymnasium.Env | None, facts: dict[
         )
     if not buffers:
         raise CorerlError(
-            f"No episode of {dataset.id} has a next observation, so there is nothing to export."
+            f"No episode of {dataset.id} has a next observation, so there is nothing to export. "
+            "Check where its episodes end."
         )
     given = {"env": raw} if raw is not None else _spaces(dataset)
     try:

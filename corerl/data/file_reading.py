@@ -18,7 +18,7 @@ MOST_COMPRESSED = 1100  # to one: gzip's limit is 1,032
 
 @contextmanager
 def reading(
-    path: Path | str, kind: str, mend: str = "delete it and get it again"
+    path: Path | str, kind: str, mend: str = "delete it, and get it again"
 ) -> Iterator[None]:
     """Turns any error inside into one CorerlError that names the file and how to mend it."""
     if not Path(path).exists():

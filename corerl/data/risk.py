@@ -138,7 +138,8 @@ def load(name: str) -> Dataset:
     source = _source(name)
     if source is None:
         raise CorerlError(
-            f"{id} is an online task without a dataset. Choose an algorithm that learns online."
+            f"{id} is an online task without a dataset. Choose an algorithm that learns "
+            "online, such as sac or dqn."
         )
     reader, base = source
     return relabelled(reader.load(base), _hazard(name), id)

@@ -86,7 +86,8 @@ class Task:
         """
         if self.collection not in READERS:
             raise CorerlError(
-                f"{self.id} is an online task without a dataset. Choose an algorithm that learns online."
+                f"{self.id} is an online task without a dataset. Choose an algorithm that learns "
+                "online, such as sac or dqn."
             )
         dataset = self._read(split)
         if self.action_range is not None:
@@ -267,7 +268,7 @@ def of(cfg: Config) -> Task:
         return replace(task, env=cfg.env, data=cfg.data)
     require(
         cfg.env is None and cfg.data == Data(),
-        f"env= and data. are settings for task=file/PATH only. Leave them out with task={cfg.task}",
+        f"The settings env and data are for task=file/PATH only. Leave them out with task={cfg.task}",
     )
     return task
 

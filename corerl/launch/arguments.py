@@ -149,7 +149,7 @@ def _stored(file: Path | Traversable, name: str) -> DictConfig:
         raise CorerlError(unreadable(error)) from error
     require(
         OmegaConf.is_dict(node),
-        f"{file} is not a file of settings. Write a line for each, as in steps: 1000",
+        f"{file} is not a file of settings. Write one setting per line, as in steps: 1000",
     )
     ConfigStore.instance().store(name=name, node=node)
     return node

@@ -81,7 +81,7 @@ def _composed(command: Command) -> Iterator[tuple[DictConfig, list[str]]]:
         return
     sweeper = _sweep_settings(command).sweeper or {}
     target = str(sweeper.get("_target_"))
-    require(target != "None", "hydra.sweeper names no sweeper. Leave hydra/sweeper as it is")
+    require(target != "None", "hydra.sweeper does not name a sweeper. Leave hydra/sweeper out")
     require(
         target.endswith(LISTS_CELLS),
         f"The sweeper {target} chooses settings while it runs, so corerl cannot list them beforehand. "

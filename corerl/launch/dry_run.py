@@ -212,13 +212,13 @@ def _totals(rows: list[Row], gpu: str | None) -> list[str]:
     if any(each.size_of_seed is not None for each in rows):
         lines.append(
             "Memory counts the networks, optimisers and full replay of the seeds that train at "
-            "the same time. The dataset and the intermediate values of an update need more. Disk "
+            "the same time. The dataset and the intermediate values of an update need extra memory. Disk "
             "counts each seed's last two checkpoints, which share the files of the replay."
         )
     unknown = sorted({each.cfg.label or each.cfg.algo.label for each in rows if not each.rate})
     if unknown:
         lines.append(
-            f"This time leaves out {', '.join(unknown)}: corerl has not timed networks of their size."
+            f"The time does not include {', '.join(unknown)}: corerl has not timed networks of their size."
         )
     if not any(each.rate and each.rate.on_gpu for each in rows):
         lines.append(

@@ -174,7 +174,7 @@ class _Fallback:
             reason = first_line(error)
             if not _Fallback.said:
                 print(
-                    f"corerl: compiling failed, so the update runs uncompiled ({reason})",
+                    f"corerl: compiling failed, so the update runs in eager mode ({reason})",
                     file=sys.stderr,
                 )
             _Fallback.said = True

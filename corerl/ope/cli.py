@@ -116,7 +116,8 @@ def run(args: argparse.Namespace) -> int:
             ):
                 require(
                     getattr(datasets[task], field) is None,
-                    f"{task.id} has {what}, which off-policy evaluation does not support",
+                    f"{task.id} has {what}, which off-policy evaluation does not support. Choose other "
+                    "data with --data",
                 )
         if datasets[task].discrete:
             refuse(args, OF_KERNELS, f"{task.id} has discrete actions, which need no kernel")

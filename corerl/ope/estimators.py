@@ -45,7 +45,7 @@ class Terms:
         if self.weights is not None and (self.weights.sum(0) == 0).any():
             raise CorerlError(
                 "All weights are zero at some step, so self-normalised estimates do not exist. Choose a "
-                "shorter --horizon, or the same method without sn."
+                "shorter --horizon, or the method without self-normalisation, as is for snis."
             )
 
     @property

@@ -121,8 +121,8 @@ def _rows(
 
 def _of_mass(law: ReturnLaw) -> str:
     if law.beyond > 0.005:
-        return f"probability {law.beyond:.2g} above 1 is cut off"
-    return f"probability {law.missing:.2g} is missing" if law.missing > 0.005 else ""
+        return f"{law.beyond:.2g} of probability above 1 is cut off"
+    return f"{law.missing:.2g} of probability is missing" if law.missing > 0.005 else ""
 
 
 def _support(name: str, logs: Logs, weights: Weights | None) -> tuple[float, float]:

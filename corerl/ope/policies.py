@@ -86,7 +86,7 @@ def together(policies: Sequence[Policy]) -> Policy:
     first = policies[0]
     require(
         all(p.discrete == first.discrete and p.sizes == first.sizes for p in policies),
-        "Policies with different observations or actions cannot be judged together",
+        "Policies with different observations or actions cannot be judged together. Judge each alone",
     )
 
     def joined(name: str) -> Callable | None:

@@ -102,8 +102,8 @@ def possible_starts(over: np.ndarray, length: int) -> np.ndarray:
     found = first[inside[first + length - 1] == inside[first]]
     if not len(found):
         raise CorerlError(
-            f"No episode has algo.queries.length={length} steps so far. Lower algo.queries.length, or ask "
-            "later by a larger algo.explore_steps."
+            f"No episode has algo.queries.length={length} steps so far. Lower algo.queries.length, or raise "
+            "algo.explore_steps to ask later."
         )
     return found
 

@@ -94,7 +94,7 @@ class Comparisons:
         bad = np.flatnonzero(~np.isin(self.labels, LABELS))
         if bad.size:
             raise CorerlError(
-                f"comparison {bad[0]} has label {self.labels[bad[0]]:g}, but must be 0 (the first is "
+                f"comparison {bad[0]} has label {self.labels[bad[0]]:g}, but a label must be 0 (the first is "
                 "preferred), 0.5 (neither) or 1 (the second)."
             )
 

@@ -80,7 +80,7 @@ class Session:
         path, known = self.path, parts["pairs"]
         if not is_of(str(parts["sha256"]), self.dataset):
             raise CorerlError(
-                f"{path} has labels of another version of {self.dataset.id} than this machine's. "
+                f"{path} has labels of other data than {self.dataset.id} on this machine. "
                 "Choose another --out."
             )
         require(

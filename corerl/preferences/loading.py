@@ -40,7 +40,8 @@ def refuse(data: preprocessing.Preprocess, *names: str, reason: str) -> None:
         value = getattr(data, name)
         unchanged = value == getattr(usual, name)
         require(
-            unchanged, f"algo.data.{name}={value} has no effect, because {reason}. Leave it out"
+            unchanged,
+            f"algo.data.{name}={value} has no effect, because {reason}. Leave algo.data.{name} out",
         )
 
 

@@ -215,8 +215,8 @@ def read_ipl(root: Path, environment: str, id: str) -> Comparisons:
             like = parts["obs_1" if name == "obs_2" else "action_1"]
             if parts[name].shape != like.shape or len(like) != len(parts["label"]):
                 raise CorerlError(
-                    f"{name} has shape {parts[name].shape}, but must fit {like.shape} and labels of shape "
-                    f"{parts['label'].shape}."
+                    f"{name} has shape {parts[name].shape}, but must have shape {like.shape}, with "
+                    f"one row for each of the labels {parts['label'].shape}."
                 )
         observations, actions = (
             np.stack([parts[f"{name}_1"], parts[f"{name}_2"]], 1) for name in ("obs", "action")

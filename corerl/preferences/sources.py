@@ -159,7 +159,7 @@ def find(task: Task, dataset: Callable[[], Dataset], cfg: Preferences) -> Compar
         return readers.read_own(root, vectors(dataset()), task.history).first(cfg.pairs)
     require(
         task.collection == "d4rl",
-        f"the labels of {cfg.source} are for tasks d4rl/..., not for {task.id}. Choose such a task",
+        f"the labels of {cfg.source} are for D4RL's tasks (d4rl/...), not for {task.id}. Choose such a task",
     )
     found = readers.read_rows(cfg.source, root, task.name)
     compared = readers.on_rows(vectors(dataset()), found, cfg.source, cfg.crossing)

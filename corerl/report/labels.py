@@ -84,7 +84,7 @@ def _pooled(files: pd.DataFrame) -> list[str]:
         return []
     return [
         f"{', '.join(sorted(labels))}: seeds of one task are in several score files, and the "
-        "report pools them. To keep them apart, give other algorithm names or a column config."
+        "report pools them. To keep them apart, rename an algorithm or add a column `config`."
     ]
 
 

@@ -288,7 +288,7 @@ def check_count(count: int, most: int, resolution: float) -> None:
     require(
         count <= most,
         f"This MDP has more than {most:,} different returns at resolution {resolution:g}. Use a "
-        f"coarser resolution: algo.resolution={max(0.01, 10 * resolution):g}. Values are off by "
+        f"coarser resolution: algo.resolution={max(0.01, 10 * resolution):g}. Values then err by "
         "at most steps * resolution / 2",
     )
 

@@ -64,7 +64,7 @@ def best_occupancy(
     budgets = np.zeros(0) if budgets is None else np.atleast_1d(np.asarray(budgets, np.float64))
     fits = costs.shape == (len(budgets), *mdp.sizes)
     reported = (
-        f"costs {costs.shape} and budgets {budgets.shape} need shapes (C, S, A) and (C,), (S, A) ="
+        f"costs {costs.shape} and budgets {budgets.shape} must be (C, S, A) and (C,) with (S, A) ="
     )
     require(fits, f"{reported} {mdp.sizes}")
     require(np.isfinite(budgets).all(), f"budgets={budgets.tolist()} must be finite numbers")
@@ -87,7 +87,7 @@ def _explain(table: np.ndarray, budgets: np.ndarray, flow: dict) -> None:
         least = optimize.linprog(cost, **flow).fun
         if least > budget + SLACK:
             raise CorerlError(
-                f"No policy keeps cost {i} within its budget {budget:g}: the smallest possible "
+                f"No policy keeps cost {i} within its budget {budget:g}: the least possible "
                 f"cost is {least:.6g}. Raise that budget."
             )
     count, variables = table.shape

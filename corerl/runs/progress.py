@@ -113,9 +113,9 @@ class Display:
         place = f" ({self._place}, the others take more time)" if self._place else ""
         self._print(
             f"{self._title}: {seeds} seed{'s' if seeds > 1 else ''} of {self._steps:,} updates, "
-            f"{together} at a time, takes about {duration(expected)} at {_rate(rate)} each, without "
-            f"evaluation{place}. Lower steps= or seeds= to shorten it. Ctrl-C saves, and the same command "
-            "resumes."
+            f"{together} at a time, takes about {duration(expected)} at {_rate(rate)} each, "
+            f"without evaluation{place}. Lower steps= or seeds= to train for less. Ctrl-C saves, "
+            "and the same command resumes."
         )
 
     def _print(self, line: str) -> None:

@@ -57,7 +57,7 @@ class WandbLogger:
 
     def _give_up(self, error: Exception) -> None:
         print(
-            f"corerl: this run logs nothing to Weights & Biases ({first_line(error)})",
+            f"corerl: this run logs nothing to wandb ({first_line(error)})",
             file=sys.stderr,
         )
         self._run = None

@@ -26,8 +26,8 @@ def pick_device(name: str) -> torch.device:
         )
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise CorerlError(
-            f"device={name} does not exist: torch sees {torch.cuda.device_count()} GPU(s), from "
-            "cuda:0."
+            f"device={name} does not exist: torch sees {torch.cuda.device_count()} GPU(s), and the "
+            "first is cuda:0."
         )
     return device
 

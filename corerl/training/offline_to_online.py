@@ -140,7 +140,7 @@ class Phases:
             raise CorerlError(
                 f"The environment of {run.task.id} has {sizes[0]} observation and {sizes[1]} "
                 f"action features, but its dataset has {data.observation_dim} and "
-                f"{data.action_dim}. Both must have the same."
+                f"{data.action_dim}. Both must have the same numbers."
             )
         self.warmup = cfg.online.warmup_steps
         room = run.cfg.steps - self.after

@@ -11,8 +11,8 @@ from corerl.nn import encoders
 
 ACTIONS = {
     "continuous": "continuous actions",
-    "discrete": "discrete actions, as Discrete(n)",
-    "any": "continuous actions, or discrete ones as Discrete(n)",
+    "discrete": "discrete actions from 0",
+    "any": "continuous actions, or discrete actions from 0",
 }
 
 COLOURS = 4

@@ -66,7 +66,7 @@ def linear_model(task: Task) -> tuple[FiniteMDP, LinearModel]:
     require(
         low >= -EXACT and high <= 1 + EXACT,
         f"{task.id} has mean rewards from {low:g} to {high:g}. This algorithm needs rewards in [0, 1]. "
-        "Shift and scale them",
+        "Shift and scale the rewards",
     )
     return mdp, model
 

@@ -83,8 +83,8 @@ def episode_weights(dataset: Dataset, data: Any) -> np.ndarray:
     spread = np.ptp(x)
     if spread <= 1e-9 * max(1.0, np.abs(returns).max()):
         raise CorerlError(
-            f"algo.data.weighting={data.weighting} weights episodes by their {what}, but all "
-            f"episodes of {dataset.id} have the same. Use algo.data.weighting=uniform."
+            f"algo.data.weighting={data.weighting} weights episodes by their {what}, which is "
+            f"equal for all episodes of {dataset.id}. Use algo.data.weighting=uniform."
         )
     return np.exp((x - x.max()) / spread / data.weighting_alpha)
 

@@ -171,7 +171,7 @@ def test_the_penalty_lowers_actions_that_the_data_lack():
     "changes, said",
     [
         ({"tau": 2.0}, "algo.tau=2.0 0 1"),
-        ({"penalty_fractions": 33}, "algo.penalty_fractions=33 1 32"),
+        ({"penalty_fractions": 33}, "algo.penalty_fractions=33 algo.fractions=32"),
     ],
 )
 def test_settings_out_of_range_are_refused(changes, said):

@@ -81,7 +81,7 @@ def job(root, name: str, **changes) -> Config:
 
 def test_segments_longer_than_the_labels_are_refused(tmp_path):
     longer = cpl_ranked.Config(**RANKED | {"length": 9}, score=SCORE)
-    with refused("8 steps algo.length=8 9"):
+    with refused("8 steps algo.length=9"):
         run(job(tmp_path, "cpl ranked", algo=longer))
 
 

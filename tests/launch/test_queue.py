@@ -75,7 +75,7 @@ def test_a_list_and_a_sweep_are_queues(text, seeds):
     [
         ("- 5", "1 5"),
         ("- algo=bc task=corerl/pendulum\n- {algo: bc}", "2 algo bc"),
-        ("[]", "cell"),
+        ("[]", "mine.yaml algo=iql"),
         ("- algo=bd task=corerl/pendulum", "bd"),
         ("- [", "YAML"),
         (None, "mine.yaml"),

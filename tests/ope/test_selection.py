@@ -84,7 +84,7 @@ def test_an_estimate_that_says_nothing_has_no_rank():
 def test_policies_without_numbers_are_refused():
     with refused("out"):
         selection.rank_correlation(np.array([1.0, np.nan]), TRUTHS[:2])
-    with refused("policies"):
+    with refused("(3,) (4,)"):
         selection.regret(TRUTHS[:3], TRUTHS)
     with refused("1 4"):
         selection.top(TRUTHS, TRUTHS, 5)

@@ -169,7 +169,7 @@ def rows_of(table: pd.DataFrame, algorithm: str | None = None) -> pd.DataFrame:
     if algorithm is None and len(names) > 1:
         raise CorerlError(
             f"The table holds {len(names)} algorithms ({', '.join(map(str, names[:5]))}). "
-            "Name the algorithm to estimate."
+            "Name one algorithm to estimate."
         )
     if algorithm is not None:
         if algorithm not in names:
