@@ -12,7 +12,7 @@ data's actions with weight exp(advantage / lambda), which keeps it near the data
 The default is CORL's, which made the published D4RL v2 scores; the paper's own are on other data.
 
 Differences, each with its reason:
- 1. The weights are clipped at 100 (`advantage_limit`, CORL); the authors' code may instead normalise
+ 1. The weights are clipped at 100 (`max_weight`, CORL); the authors' code may instead normalise
     them over the batch.
  2. The policy is a Gaussian that is not squashed, with one log-std for all states; its samples are
     clipped to the action bounds before the critics see them (CORL).
@@ -50,7 +50,7 @@ class Config(MLPSettings, FineTuning):
     label: str = "AWAC"
 
     temperature: float = positive(1.0)  # lambda in the policy's weights exp(advantage / lambda)
-    advantage_limit: float = positive(100.0)  # largest weight of a sample in the policy's loss
+    max_weight: float = positive(100.0)  # largest weight of a sample in the policy's loss
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every update
 
@@ -96,7 +96,7 @@ class AWAC(PolicyActing):
             value = self.critic(batch.observations, actions).amin(1)
             q = self.critic(batch.observations, batch.actions).amin(1)
             advantage = q - value
-            weight = torch.exp(advantage / self.cfg.temperature).clamp(max=self.cfg.advantage_limit)
+            weight = torch.exp(advantage / self.cfg.temperature).clamp(max=self.cfg.max_weight)
         log_prob = self.policy.log_prob(batch.observations, batch.actions)
         loss = -(weight * log_prob).mean(-1)
         return loss, {"policy_loss": loss, "advantage": advantage.mean(-1)}

@@ -38,7 +38,7 @@ from torch.nn import functional as F
 from corerl.buffers.replay import Batch
 from corerl.config import at_least, group, positive, within
 from corerl.nn import compile, optim
-from corerl.nn.critics import action_values, of_action
+from corerl.nn.critics import action_values, gather_actions
 from corerl.nn.learner import GradientStep, Sizes, Spec, Stateful
 from corerl.nn.mlp_settings import MLPSettings
 from corerl.training import preprocessing
@@ -85,10 +85,10 @@ class DiscreteBCQ(Stateful):
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Adds the losses of Q and of G."""
         actions = batch.actions.squeeze(-1).long()
-        q = of_action(self.critic(batch.observations), actions)
+        q = gather_actions(self.critic(batch.observations), actions)
         bellman = self.bellman_loss(batch, q)
         logits = self.imitator(batch.observations)
-        likelihood = of_action(F.log_softmax(logits, -1), actions).mean(-1)
+        likelihood = gather_actions(F.log_softmax(logits, -1), actions).mean(-1)
         size = logits.square().mean((1, 2))
         loss = bellman - likelihood + self.cfg.logit_weight * size
         allowed = self.allowed(logits.detach()).to(q.dtype).sum(-1).mean(-1)
@@ -99,7 +99,7 @@ class DiscreteBCQ(Stateful):
         """Regresses Q `(S, B)` towards r + discount * Q' of the best allowed next action."""
         with torch.no_grad():
             best = self.best(batch.next_observations)
-            next_q = of_action(self.target(batch.next_observations), best)
+            next_q = gather_actions(self.target(batch.next_observations), best)
             y = batch.rewards + self.cfg.discount * (1 - batch.terminated) * next_q
         return F.huber_loss(q, y, reduction="none", delta=self.cfg.kappa).mean(-1)
 

@@ -217,7 +217,9 @@ class CalQL(PolicyActing):
         self.policy, self.critic = policy.to(device), critic.to(device)
         self.target = optim.target_of(self.critic)
         logarithm = cfg.tuning == "log"
-        alpha = networks.Scalar(0.0, spec.seeds) if logarithm else networks.Positive(spec.seeds)
+        alpha = (
+            networks.Scalar(0.0, spec.seeds) if logarithm else networks.SoftplusScalar(spec.seeds)
+        )
         self.temperature = alpha.to(device)
         self.multiplier = networks.Scalar(1.0, spec.seeds).to(device)
         critics = [*self.critic.parameters(), *self.multiplier.parameters()]

@@ -101,7 +101,7 @@ class LabelledVelocity(nn.Module):
     def __init__(self, sizes: Sequence[int], rngs: Sequence[torch.Generator], **others):
         super().__init__()
         std = LABEL_FEATURES**-0.5
-        self.labels = embeddings.Table(2, LABEL_FEATURES, (len(rngs),), rngs, std)
+        self.labels = embeddings.Embedding(2, LABEL_FEATURES, (len(rngs),), rngs, std)
         self.body = flow.Velocity(sizes, TIME_FEATURES + LABEL_FEATURES, rngs, **others)
         if len(self.body.norms) and others.get("norm_first"):
             self.body.norms[-1] = nn.Identity()

@@ -73,7 +73,7 @@ class CFGRLGoals(Stateful):
         sizes = [spec.observation_dim, self.sizes.action, *cfg.hidden]
         self.flow = flow.Velocity(sizes, 1, spec.rngs, **options).to(spec.device)
         goal = self.sizes.goal
-        table = embeddings.Table(1, goal, spec.lead, spec.rngs, goal**-0.5).to(spec.device)
+        table = embeddings.Embedding(1, goal, spec.lead, spec.rngs, goal**-0.5).to(spec.device)
         self.none: nn.Parameter = table.weight
         parameters = [*self.flow.parameters(), self.none]
         self.optimizer = optim.Adam(parameters, cfg.lr)

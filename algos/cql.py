@@ -108,7 +108,9 @@ class CQL(PolicyActing):
         self.policy, self.critic = policy.to(spec.device), critic.to(spec.device)
         self.target = optim.target_of(self.critic)
         logarithm = cfg.tuning == "log"
-        alpha = networks.Scalar(0.0, spec.seeds) if logarithm else networks.Positive(spec.seeds)
+        alpha = (
+            networks.Scalar(0.0, spec.seeds) if logarithm else networks.SoftplusScalar(spec.seeds)
+        )
         self.log_alpha = alpha.to(spec.device)
         start = 1.0 if cfg.lagrange == "young_geng" else 0.0
         self.log_alpha_prime = networks.Scalar(start, spec.seeds).to(spec.device)

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from corerl.buffers.replay import Batch
 from corerl.config import added, at_least, group, one_of, positive, within
 from corerl.nn import compile, optim
-from corerl.nn.critics import action_values, of_action
+from corerl.nn.critics import action_values, gather_actions
 from corerl.nn.learner import GradientStep, Sizes, Spec, Stateful
 from corerl.nn.mlp_settings import MLPSettings
 from corerl.risk.quantiles import huber_quantile_loss, midpoints
@@ -74,7 +74,7 @@ class DiscreteCQL(Stateful):
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Adds to the Bellman error w times the gap between log-sum-exp and the data's action (eq. 4)."""
         values = self.critic(batch.observations)
-        taken = of_action(values, batch.actions.squeeze(-1).long())
+        taken = gather_actions(values, batch.actions.squeeze(-1).long())
         bellman = self.bellman_loss(batch, taken)
         q = values.mean(-1)
         gap = (torch.logsumexp(q, -1) - taken.mean(-1)).mean(-1)
@@ -86,7 +86,7 @@ class DiscreteCQL(Stateful):
         with torch.no_grad():
             next_values = self.target(batch.next_observations)
             chooser = self.critic(batch.next_observations) if self.cfg.double else next_values
-            best = of_action(next_values, chooser.mean(-1).argmax(-1))
+            best = gather_actions(next_values, chooser.mean(-1).argmax(-1))
             discount = self.cfg.discount * (1 - batch.terminated)
             y = batch.rewards[..., None] + discount[..., None] * best
         if self.cfg.critic == "mean":

@@ -66,7 +66,7 @@ class Config(MLPSettings):
 
     filter: str = one_of("binary", "exp")  # binary: weight 1 if advantage > 0 | exp: exponential
     temperature: float = positive(1.0)  # filter=exp: divides the advantage
-    advantage_limit: float = positive(20.0)  # filter=exp: largest weight of a row
+    max_weight: float = positive(20.0)  # filter=exp: largest weight of a row
     baseline: str = one_of("mean", "max")  # advantage subtracts mean | max Q of sampled actions
     samples: int = positive(4)  # actions sampled per state for the advantage's baseline
     critics: int = positive(1)  # number of critics (the smallest value counts)
@@ -185,7 +185,7 @@ class CRR(PolicyActing):
         """Returns f of advantages `(S, B)`."""
         if self.cfg.filter == "binary":
             return (advantage > 0).to(advantage.dtype)
-        return torch.exp(advantage / self.cfg.temperature).clamp(max=self.cfg.advantage_limit)
+        return torch.exp(advantage / self.cfg.temperature).clamp(max=self.cfg.max_weight)
 
     def update(self, batch: Batch, noise: CRRNoise) -> dict[str, Tensor]:
         """Takes one step of critics and policy."""

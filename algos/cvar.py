@@ -76,7 +76,7 @@ from torch.nn import functional as F
 from corerl.buffers.frame_replay import Transitions
 from corerl.config import at_least, one_of, positive, require, within
 from corerl.nn import compile, optim
-from corerl.nn.critics import of_action
+from corerl.nn.critics import gather_actions
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.nn.stock_critics import StockQuantiles, StockShortfalls
 from corerl.risk.quantiles import midpoints, quantile_regression
@@ -179,9 +179,9 @@ class CVaR(Stateful):
             next_values = self.target(batch.next_observations, stock_left)
             action, value = self.best(next_values, stock_left)
             iterated = self.cfg.objective == "iterated"
-            next_z = value[..., None] if iterated else of_action(next_values, action)
+            next_z = value[..., None] if iterated else gather_actions(next_values, action)
             y = batch.rewards + batch.discounts[..., None] * next_z
-        z = of_action(self.quantiles(batch.observations, stock), batch.actions)
+        z = gather_actions(self.quantiles(batch.observations, stock), batch.actions)
         loss = quantile_regression(z, y, self._fractions, self.cfg.kappa).mean(-1)
         return loss, {"loss": loss, "value": z.mean(-1).mean(-1)}
 
@@ -193,7 +193,7 @@ class CVaR(Stateful):
             left = next_stock(net.grid, batch.rewards, discounts)
             over = (net.grid - batch.rewards).clamp(min=0)
             short = torch.where(discounts == 0, over, discounts * at_stocks(ahead, net.grid, left))
-        logits = of_action(net(batch.observations), batch.actions)
+        logits = gather_actions(net(batch.observations), batch.actions)
         slopes = short.diff(dim=-1) / net.gap
         loss = F.binary_cross_entropy_with_logits(logits, slopes, reduction="none")
         loss = loss.mean(-1).mean(-1)

@@ -53,6 +53,7 @@ What differs, and its switch (GCVaR: Tamar et al.).
  9  steps per batch  Han et al.: 5 of the critic           Adam: 1 of the policy, and          critic_updates
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -64,7 +65,6 @@ from corerl.config import Settings, at_least, one_of, positive, require, within
 from corerl.nn import compile, networks, optim, policies
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.risk.conditional_risk import ConditionalRisk
-from corerl.risk.scoring import ScoringFunction
 from corerl.training.rollouts import STOCK_LIMIT, Collector, Played, RiskPlayer
 from corerl.training.run import Run
 
@@ -140,6 +140,36 @@ class Level(NamedTuple):
         std = cfg.std * (cfg.std_final / cfg.std) ** share
         v_std = cfg.v_std + (cfg.v_std_final - cfg.v_std) * share
         return cls(*(torch.tensor(x, device=device) for x in (tau, std, v_std)))
+
+
+class ScoringFunction:
+    """f of one objective. `weight` is mean_variance's, `beta` entropic's."""
+
+    def __init__(self, objective: str, weight: float, beta: float):
+        self.objective, self.weight, self.beta = objective, weight, beta
+
+    def score(self, u: Tensor, tau: Tensor) -> Tensor:
+        """Returns f without its -v, of u = X - v of any shape. `tau` `()` is cvar's."""
+        if self.objective == "cvar":
+            return (-u).clamp(min=0) / tau
+        if self.objective == "variance":
+            return u.square()
+        if self.objective == "mean_variance":
+            return self.weight * u.square() - u
+        if self.objective == "entropic":
+            return torch.expm1(-self.beta * u) / self.beta
+        return -u
+
+    def best_v(self, returns: Tensor, tau: Tensor) -> Tensor:
+        """Returns the v `(S,)` of the least mean score of returns `(S, E)`, the largest of several."""
+        if self.objective == "entropic":
+            worst = torch.logsumexp(-self.beta * returns, -1) - math.log(returns.shape[-1])
+            return -worst / self.beta
+        if self.objective == "cvar":
+            count = returns.shape[-1]
+            place = (tau * count + 1e-6).long().clamp(max=count - 1)  # 0.3 * 10 is a whole number
+            return returns.sort(-1).values.index_select(-1, place.view(1)).squeeze(-1)
+        return returns.mean(-1)
 
 
 class CVaRPG(Stateful):

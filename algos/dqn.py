@@ -37,7 +37,7 @@ from torch.nn import functional as F
 from corerl.buffers.frame_replay import Transitions
 from corerl.config import positive
 from corerl.nn import optim
-from corerl.nn.critics import action_values, of_action
+from corerl.nn.critics import action_values, gather_actions
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.training import deep_q
 from corerl.training.deep_q import DeepQ, learn
@@ -71,9 +71,9 @@ class DQN(Stateful):
         with torch.no_grad():
             next_q = self.target(batch.next_observations)
             chooser = self.critic(batch.next_observations) if self.cfg.double else next_q
-            next_value = of_action(next_q, chooser.argmax(-1))
+            next_value = gather_actions(next_q, chooser.argmax(-1))
             y = batch.rewards.squeeze(-1) + batch.discounts * next_value
-        q = of_action(self.critic(batch.observations), batch.actions)
+        q = gather_actions(self.critic(batch.observations), batch.actions)
         loss = F.huber_loss(q, y, reduction="none", delta=self.cfg.kappa).mean(-1)
         return loss, {"loss": loss, "q": q.mean(-1)}
 

@@ -110,7 +110,7 @@ class Transformer(transformer.Trunk):
         self.embed_return = networks.Linear(conditions or 1, width, lead, rngs, outside)
         self.embed_state = networks.Linear(observation_dim, width, lead, rngs, outside)
         self.embed_action = networks.Linear(action_dim, width, lead, rngs, outside)
-        self.embed_time = embeddings.Table(
+        self.embed_time = embeddings.Embedding(
             cfg.max_timestep, width, lead, rngs, std=0.02 if cfg.init == "corl" else 1.0
         )
         self.embed_norm = networks.LayerNorm(width, lead)

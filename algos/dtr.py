@@ -48,7 +48,7 @@ from corerl import seeding
 from corerl.algos import dt
 from corerl.config import at_least, group, one_of, positive, require, within
 from corerl.nn import compile, networks, optim, transformer
-from corerl.nn.critics import Critics, of_windows
+from corerl.nn.critics import Critics, q_of_windows
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.preferences import loading, relabelling
 from corerl.preferences.relabelling import RewardedWindows
@@ -156,7 +156,7 @@ class DTR(Stateful):
         """Regresses both critics at all steps but the last towards the rewards until it and its value."""
         y = self.targets(windows, keys)
         before_last = windows.observations[:, :, :-1], windows.actions[:, :, :-1]
-        error = (of_windows(self.critic, *before_last) - y[:, None, :, :-1]).square()
+        error = (q_of_windows(self.critic, *before_last) - y[:, None, :, :-1]).square()
         valid = windows.valid[:, None, :, :-1]
         per_critic = (error * valid).sum((2, 3)) / valid.sum((2, 3)).clamp(min=1)
         loss = per_critic.sum(1)
@@ -181,7 +181,7 @@ class DTR(Stateful):
         actions = self.transformer(windows, keys)
         valid, count = windows.valid, windows.valid.sum((1, 2))
         bc_loss = ((actions - windows.actions).square().mean(-1) * valid).sum((1, 2)) / count
-        q = of_windows(self.critic, windows.observations, actions)
+        q = q_of_windows(self.critic, windows.observations, actions)
         q = torch.where(order.view(-1, 1, 1, 1) > 0.5, q, q.flip(1)) * valid[:, None]
         size = q[:, 1].detach().abs().sum((1, 2)) / count
         q_loss = -q[:, 0].sum((1, 2)) / count / size
@@ -239,7 +239,7 @@ class DTRPlayer:
         candidates = agent.transformer.branches(windows, self._last_returns(to_go).flatten(1, 2))
         candidates = candidates.unflatten(1, to_go.shape[1:]).flatten(2, 3)  # (S, n, C, A)
         states = states[:, :, None].expand(*candidates.shape[:3], -1)
-        q = of_windows(agent.target_critic, states, candidates).amin(1)
+        q = q_of_windows(agent.target_critic, states, candidates).amin(1)
         chosen = self._choose(q)[..., None, None].expand(*q.shape[:2], 1, candidates.shape[-1])
         actions = candidates.gather(2, chosen).squeeze(2)
         self._context.record_actions(actions.repeat_interleave(targets, 1))

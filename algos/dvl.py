@@ -84,7 +84,7 @@ class Config(MLPSettings):
     clip: float = positive(5.0)  # divergence=kl: largest exponent (Q - V) / lambda
     random_actions: int = at_least(0, 1)  # uniform actions per data action in V's loss
     beta: float = at_least(0, 3.0)  # inverse temperature of the policy's weights (0: cloning)
-    advantage_limit: float = positive(100.0)  # largest weight of a sample in the policy's loss
+    max_weight: float = positive(100.0)  # largest weight of a sample in the policy's loss
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every update
     huber: float = positive(20.0)  # error above which the critics' Huber loss is linear
@@ -180,7 +180,7 @@ class DVL(PolicyActing):
         """Weighs -log pi(a|s) of the data's actions by min(exp(beta * (min Q' - V)), limit)."""
         with torch.no_grad():
             advantage = target_q - self.value(batch.observations)
-            weight = torch.exp(self.cfg.beta * advantage).clamp(max=self.cfg.advantage_limit)
+            weight = torch.exp(self.cfg.beta * advantage).clamp(max=self.cfg.max_weight)
         keep = networks.layer_masks(uniforms, self.cfg.dropout)
         mean = self.policy(batch.observations, keep)
         log_prob = self.policy.log_prob_given(mean, batch.actions)

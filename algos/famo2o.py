@@ -115,8 +115,8 @@ class Family(GaussianPolicy):
     ) -> Tensor:
         """Returns the mean at states `(S, B, O)` and inverse temperatures `(S, B)`."""
         beta = self.choose(observations) if beta is None else beta
-        told = torch.cat([observations, encoded(beta, *self.encoding)], -1)
-        return super().forward(told, keep)
+        inputs = torch.cat([observations, encoded(beta, *self.encoding)], -1)
+        return super().forward(inputs, keep)
 
 
 def encoded(beta: Tensor, size: int, base: float) -> Tensor:

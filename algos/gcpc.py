@@ -109,7 +109,7 @@ class TrajNet(nn.Module):
     def __init__(self, cfg: Config, sizes: goals.Sizes, rngs: Sequence[torch.Generator]):
         super().__init__()
         lead, width = (len(rngs),), cfg.width
-        self.slots = embeddings.Table(cfg.slots, width, lead, rngs, std=1.0)
+        self.slots = embeddings.Embedding(cfg.slots, width, lead, rngs, std=1.0)
         self.embed_goal = networks.Linear(sizes.goal, width, lead, rngs)
         self.embed_state = networks.Linear(sizes.state, width, lead, rngs)
         self.encoder = Coder(cfg, cfg.layers, rngs)
@@ -245,7 +245,7 @@ def last_seen(x: Tensor, seen: Tensor) -> Tensor:
     return x.gather(2, index).squeeze(2)
 
 
-class Player:
+class GCPCPlayer:
     """The policy in n episodes of each seed at once, with a memory of the last states of each."""
 
     def __init__(self, agent: GCPC):
@@ -278,7 +278,7 @@ build = GCPC
 
 def parts(agent: GCPC, spec: Spec) -> dict[str, Any]:
     """Returns the policy that is evaluated."""
-    return {"policy": Player(agent)}
+    return {"policy": GCPCPlayer(agent)}
 
 
 def train(cfg: Config, run: Run) -> None:

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from corerl.buffers.frame_replay import Transitions
 from corerl.config import one_of
 from corerl.nn import optim
-from corerl.nn.critics import action_values, of_action
+from corerl.nn.critics import action_values, gather_actions
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.nn.networks import variance_scaling
 from corerl.training import deep_q
@@ -64,9 +64,9 @@ class HRA(Stateful):
             if self.cfg.bootstrap == "own":
                 bootstrap = next_values.amax(2)
             else:
-                bootstrap = of_action(next_values, next_values.sum(-1).argmax(-1))
+                bootstrap = gather_actions(next_values, next_values.sum(-1).argmax(-1))
             y = batch.rewards + batch.discounts[..., None] * bootstrap
-        values = of_action(self.heads(batch.observations), batch.actions)
+        values = gather_actions(self.heads(batch.observations), batch.actions)
         loss = F.huber_loss(values, y, reduction="none").sum(-1).mean(-1)
         return loss, {"loss": loss, "value": values.sum(-1).mean(-1)}
 

@@ -70,7 +70,7 @@ class Config(MLPSettings):
     chi2: float = at_least(0, 0.5)  # lambda, weight of the squared implicit rewards
     expectile: float = within(0.7, "(0, 1)")  # form=iql: V is this expectile of Q over data actions
     temperature: float = positive(1 / 3)  # divides the advantage (authors' beta, 1 / IQL's beta)
-    advantage_limit: float = positive(100.0)  # largest weight of a sample in the policy's loss
+    max_weight: float = positive(100.0)  # largest weight of a sample in the policy's loss
     target_clipping: bool = True  # clips V(s') to 1 / (lambda (1 - discount)), not for form=awac
     replay: bool = True  # also learns from the task's dataset (false: comparisons alone)
     replay_weight: float = within(0.5, "[0, 1]")  # weight of the dataset against the comparisons
@@ -192,7 +192,7 @@ class IPL(PolicyActing):
 
     def policy_loss(self, points: Points, advantage: Tensor, keys: Tensor | None) -> Tensor:
         """Regresses towards the data's actions, weighted by exp(advantage / temperature)."""
-        weight = torch.exp(advantage / self.cfg.temperature).clamp(max=self.cfg.advantage_limit)
+        weight = torch.exp(advantage / self.cfg.temperature).clamp(max=self.cfg.max_weight)
         shape = (advantage.shape[1], self.cfg.hidden_width)
         keep = transformer.multipliers(keys, shape, self.cfg.dropout)
         mean = self.policy(points.batch.observations, keep)

@@ -57,7 +57,7 @@ class Config(MLPSettings, FineTuning):
     beta: float = at_least(0, 3.0)  # inverse temperature of policy weights, eq. 7 (0: cloning)
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every update
-    advantage_limit: float = positive(100.0)  # largest weight in the policy's loss, eq. 7
+    max_weight: float = positive(100.0)  # largest weight in the policy's loss, eq. 7
 
     lr: float = positive(3e-4)  # learning rate of policy, value and critics
     cosine: bool = True  # learning rate of the policy decays to 0 over the run (phase=offline only)
@@ -134,7 +134,7 @@ class IQL(PolicyActing):
         """Weighs how far the data's actions are from `mean`. `beta` may be a number per row `(S, B)`."""
         with torch.no_grad():
             advantage = target_q - self.value(batch.observations)
-            weight = torch.exp(beta * advantage).clamp(max=self.cfg.advantage_limit)
+            weight = torch.exp(beta * advantage).clamp(max=self.cfg.max_weight)
         if self.cfg.policy == "deterministic":
             distance = (mean - batch.actions).square().sum(-1)
         else:

@@ -40,7 +40,7 @@ class Config(MLPSettings, FineTuning):
     beta: float = at_least(0, 10.0)  # inverse temperature of policy weights, eq. 7 (0: cloning)
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every update
-    advantage_limit: float = positive(100.0)  # largest weight in the policy's loss, eq. 7
+    max_weight: float = positive(100.0)  # largest weight in the policy's loss, eq. 7
 
     lr: float = positive(3e-4)  # learning rate of policy, value and critics
     batch_size: int = positive(256)
@@ -76,7 +76,7 @@ class IQLOnOGBench(IQL):
         with torch.no_grad():
             q = self.critic(batch.observations, batch.actions).amin(1)
             advantage = q - self.value(batch.observations)
-            weight = torch.exp(self.cfg.beta * advantage).clamp(max=self.cfg.advantage_limit)
+            weight = torch.exp(self.cfg.beta * advantage).clamp(max=self.cfg.max_weight)
         distance = (self.policy(batch.observations) - batch.actions).square().sum(-1)
         return (weight * distance).mean(-1)
 

@@ -27,7 +27,7 @@ from torch.nn import functional as F
 from corerl.buffers.frame_replay import Transitions
 from corerl.config import at_least, positive, within
 from corerl.nn import embeddings, networks, optim
-from corerl.nn.critics import of_action
+from corerl.nn.critics import gather_actions
 from corerl.nn.encoders import Encoder
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.risk.quantiles import huber_quantile_loss, midpoints
@@ -102,10 +102,12 @@ class IQN(Stateful):
             chooser = self.quantiles if cfg.double else self.target
             values = chooser(batch.next_observations, cfg.risk * draws.choosing)
             best = values.mean(-1).argmax(-1)
-            next_quantiles = of_action(self.target(batch.next_observations, draws.target), best)
+            next_quantiles = gather_actions(
+                self.target(batch.next_observations, draws.target), best
+            )
             y = batch.rewards + batch.discounts[..., None] * next_quantiles
         predicted = self.quantiles(batch.observations, draws.predicted)
-        quantiles = of_action(predicted, batch.actions)
+        quantiles = gather_actions(predicted, batch.actions)
         loss = huber_quantile_loss(quantiles, y, draws.predicted, cfg.kappa).mean(-1)
         return loss, {"loss": loss, "value": quantiles.mean((1, 2))}
 

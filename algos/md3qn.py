@@ -46,7 +46,7 @@ from torch import Tensor
 from corerl.buffers.frame_replay import Transitions
 from corerl.config import at_least, one_of, require
 from corerl.nn import optim
-from corerl.nn.critics import action_values, of_action
+from corerl.nn.critics import action_values, gather_actions
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.nn.networks import variance_scaling
 from corerl.training import deep_q
@@ -139,7 +139,7 @@ class MD3QN(Stateful):
             chosen = (share[..., None, None] * next_particles).sum(2)
             discounts = batch.discounts[..., None, None]
             y = batch.rewards[:, :, None] + discounts * chosen
-        x = of_action(self.particles(batch.observations), batch.actions)
+        x = gather_actions(self.particles(batch.observations), batch.actions)
         loss = self.squared_mmd(x, y).mean(-1)
         spread = x.std(2, correction=0).mean((1, 2))
         return loss, {"loss": loss, "value": x.mean(2).sum(-1).mean(-1), "spread": spread}

@@ -12,7 +12,7 @@ and asks only where it must:
 
 Here x is the features of a segment less those of the baseline. Each new direction is asked about once, so
 that the number of questions does not grow with the episodes. The learner is UCBVI, optimistic value iteration
-(Azar, Osband and Munos 2017). Its rewards are a ridge regression of what it was told.
+(Azar, Osband and Munos 2017). Its rewards are a ridge regression of the answers.
 
     python algos/p2r.py task=risk/low-rank steps=1000
     corerl train -m algo=p2r task=risk/low-rank algo.feedback=preferences,rewards seeds=5
@@ -100,7 +100,7 @@ class P2R(TabularLearner):
         self.gram, self.told_gram = (cfg.ridge * np.eye(size) for _ in range(2))
         self.moments, self.told_moments = np.zeros(size), np.zeros(size)
         self.answers = Regression(self.gram, self.moments)  # the interface's
-        self.told = Regression(self.told_gram, self.told_moments)  # the learner's
+        self.reward_model = Regression(self.told_gram, self.told_moments)  # the learner's
         self.counts = np.zeros((*self.mdp.sizes, self.mdp.sizes[0]))
         self.table = np.zeros((self.mdp.horizon, self.mdp.sizes[0]), int)
         length = 1 if cfg.segment == "step" else self.mdp.horizon
@@ -121,7 +121,7 @@ class P2R(TabularLearner):
         for features, worth in zip(*self.segments(trajectory), strict=True):
             x, relative = features - self.baseline[:-1], worth - self.baseline[-1]
             asked = self.cfg.feedback == "preferences"
-            self.told.add(x, self.reward(x, relative) if asked else relative)
+            self.reward_model.add(x, self.reward(x, relative) if asked else relative)
         return {"questions": float(self.questions)}
 
     def segments(self, trajectory: list[tuple[int, int, int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -151,7 +151,7 @@ class P2R(TabularLearner):
         log = np.log(states * actions * steps * self.episodes / cfg.delta)
         unsure = cfg.bonus_scale * np.sqrt(log / np.maximum(visits, 1))
         x = self.features - self.baseline[:-1] / self.weights.sum()  # sums to an episode's x
-        rewards = x @ self.told.theta() + cfg.beta * self.told.norm(x)
+        rewards = x @ self.reward_model.theta() + cfg.beta * self.reward_model.norm(x)
         values = np.zeros((steps + 1, states))
         for h in reversed(range(steps)):
             left = steps - 1 - h

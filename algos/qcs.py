@@ -49,7 +49,7 @@ from corerl.config import at_least, group, one_of, positive, within
 from corerl.data.dataset import Dataset
 from corerl.data.tasks import Task
 from corerl.nn import compile, networks, optim, transformer
-from corerl.nn.critics import Critics, StateValue, of_windows
+from corerl.nn.critics import Critics, StateValue, q_of_windows
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.nn.mlp_settings import MLPSettings
 from corerl.training import preprocessing
@@ -186,7 +186,7 @@ class QCS(DT):
         actions = self.transformer(windows, keys)
         imitation = self.imitation(actions, windows)
         states = windows.observations * self.normalizer.std + self.normalizer.mean
-        q = of_windows(self.values.critic, states, actions).amin(1)
+        q = q_of_windows(self.values.critic, states, actions).amin(1)
         aid = self.mean(weights[..., None] * q, windows.valid) / self.q_size
         metrics = {"imitation_loss": imitation, "q_aid": aid}
         return imitation - aid, metrics | {"policy_q": self.mean(q, windows.valid)}

@@ -28,7 +28,7 @@ from torch import Tensor
 from corerl.buffers.frame_replay import Transitions
 from corerl.config import added, at_least, positive, within
 from corerl.nn import optim
-from corerl.nn.critics import action_values, of_action
+from corerl.nn.critics import action_values, gather_actions
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.risk.quantiles import huber_quantile_loss, midpoints
 from corerl.training import deep_q
@@ -69,8 +69,8 @@ class QRDQN(Stateful):
             next_quantiles = self.target(batch.next_observations)
             chooser = self.quantiles(batch.next_observations) if self.cfg.double else next_quantiles
             best = chooser.mean(-1).argmax(-1)
-            y = batch.rewards + batch.discounts[..., None] * of_action(next_quantiles, best)
-        quantiles = of_action(self.quantiles(batch.observations), batch.actions)
+            y = batch.rewards + batch.discounts[..., None] * gather_actions(next_quantiles, best)
+        quantiles = gather_actions(self.quantiles(batch.observations), batch.actions)
         loss = huber_quantile_loss(quantiles, y, self._fractions, self.cfg.kappa).mean(-1)
         spread = quantiles.std(-1, correction=0).mean(-1)
         return loss, {"loss": loss, "value": quantiles.mean((1, 2)), "spread": spread}

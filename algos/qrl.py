@@ -29,22 +29,26 @@ Ours is OGBench's code (seohongpark/ogbench at 1d41409), which made the publishe
  6  groups              of 8 intervals, `quasimetric=iqe`         mrn
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from corerl.buffers.goals import GoalBatch, Goals
 from corerl.config import at_least, group, one_of, positive, require
-from corerl.nn import compile, extraction, networks, optim, quasimetric
+from corerl.nn import compile, extraction, optim
 from corerl.nn.acting import PolicyActing
 from corerl.nn.learner import GradientStep, Spec
+from corerl.nn.networks import MLP, Scalar
 from corerl.training import goals
 from corerl.training.run import Run
 
 FAR, STEEP = 500.0, 100.0
 """The distance at which the push has fallen to its half, and over which it falls."""
+GROUP = 8
+"""Intervals in each group of IQE."""
 
 
 @dataclass
@@ -61,7 +65,7 @@ class Config(goals.GoalSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        parts = 2 if self.quasimetric == "mrn" else quasimetric.GROUP
+        parts = 2 if self.quasimetric == "mrn" else GROUP
         require(
             self.latent_dim % parts == 0,
             f"algo.latent_dim={self.latent_dim} must be a multiple of {parts} with "
@@ -78,13 +82,11 @@ class QRL(PolicyActing):
         goals.check_whole_states(cfg, sizes)
         ends = [*cfg.hidden, cfg.latent_dim]
         options, device = cfg.value_options, spec.device
-        distance = quasimetric.Quasimetric(
-            [sizes.state, *ends], cfg.quasimetric, spec.rngs, **options
-        )
+        distance = Quasimetric([sizes.state, *ends], cfg.quasimetric, spec.rngs, **options)
         self.distance = distance.to(device)
         inputs = [cfg.latent_dim + sizes.action, *ends]
-        self.dynamics = networks.MLP(inputs, spec.lead, spec.rngs, **options).to(device)
-        self.log_lambda = networks.Scalar(0.0, spec.seeds).to(device)
+        self.dynamics = MLP(inputs, spec.lead, spec.rngs, **options).to(device)
+        self.log_lambda = Scalar(0.0, spec.seeds).to(device)
         self.policy = goals.policy(cfg, spec)
         parts = (self.distance, self.log_lambda, self.dynamics, self.policy)
         self.optimizers = [optim.Adam(part.parameters(), cfg.lr) for part in parts]
@@ -136,6 +138,49 @@ class QRL(PolicyActing):
         self._distance_step.apply(distance)
         self._policy_step.apply(policy)
         return metrics | others
+
+
+class Quasimetric(nn.Module):
+    """An embedding of states and a distance between embeddings, `(S, B, D)` twice to `(S, B)`.
+
+    IQE is of Wang and Isola 2022 (arXiv:2211.15120), MRN of Liu et al. 2023 (arXiv:2208.08133). A distance
+    need not be the same there and back.
+
+    Args:
+        sizes: features of the state, of each hidden layer, and of the embedding.
+        kind: `iqe`, a mix of mean and maximum over groups, with a learned share; or `mrn`.
+        rngs, others: as for `MLP`.
+    """
+
+    def __init__(self, sizes: Sequence[int], kind: str, rngs: Sequence[torch.Generator], **others):
+        super().__init__()
+        self.embed = MLP(sizes, (len(rngs),), rngs, **others)
+        self.share = Scalar(0.0, len(rngs)) if kind == "iqe" else None
+
+    def forward(self, here: Tensor, there: Tensor) -> Tensor:
+        if self.share is None:
+            return mrn(here, there)
+        lengths = union_lengths(*(x.unflatten(-1, (-1, GROUP)) for x in (here, there)))
+        share = torch.sigmoid(self.share())[:, None]
+        return share * lengths.mean(-1) + (1 - share) * lengths.amax(-1)
+
+
+def union_lengths(low: Tensor, high: Tensor) -> Tensor:
+    """Returns the lengths `(...)` of the unions of the intervals from `low` to `high`, `(..., n)`.
+
+    An interval whose end is below its start is empty.
+    """
+    points, order = torch.cat([low, high], -1).sort(-1)
+    full = (low < high).to(low.dtype)
+    opened = torch.cat([full, -full], -1).gather(-1, order).cumsum(-1)[..., :-1]
+    return ((points[..., 1:] - points[..., :-1]) * (opened > 0.5)).sum(-1)
+
+
+def mrn(here: Tensor, there: Tensor) -> Tensor:
+    """Returns the Euclidean distance of the first half plus the largest fall of the second."""
+    near, far = here.chunk(2, -1), there.chunk(2, -1)
+    euclid = (near[0] - far[0]).square().sum(-1).clamp(min=1e-12).sqrt()
+    return euclid + (near[1] - far[1]).amax(-1).relu()
 
 
 build = QRL

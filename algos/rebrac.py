@@ -164,7 +164,7 @@ class ReBRAC(TanhActing):
         for batch, noise in zip(batches[1:], noises[1:], strict=True):
             metrics |= self._critic_step(batch, noise, shares)
             if joint:
-                optim.coast(self.actor_optimizer)
+                optim.zero_step(self.actor_optimizer)
         return metrics
 
     def _update_actor(self, batch: Batch, shares: Tensor | None) -> dict[str, Tensor]:

@@ -34,7 +34,7 @@ from torch.nn import functional as F
 
 from corerl.config import positive, require, seed_list, within
 from corerl.nn import compile, optim
-from corerl.nn.critics import ActionValues, of_action
+from corerl.nn.critics import ActionValues, gather_actions
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.nn.mlp_settings import MLPSettings
 from corerl.risk.effective_horizon import effective_horizon
@@ -89,7 +89,7 @@ class SQIRL(Stateful):
             ahead = self.q(following)[..., :-1].amax(2) * going[..., None]
             targets = rewards[..., None] + self.cfg.discount * ahead
             targets = torch.cat([returns[..., None], targets], -1)
-        q = of_action(self.q(observations), actions)
+        q = gather_actions(self.q(observations), actions)
         error = (q - targets).square() * alive[..., None]
         losses = error.sum(1) / alive.sum(1, keepdim=True).clamp(min=1)
         return losses.sum(-1), {f"loss of q {i + 1}": x for i, x in enumerate(losses.unbind(-1))}

@@ -49,7 +49,7 @@ class Config(MLPSettings):
     label: str = "TD3-AWR"
 
     beta: float = at_least(0, 3.0)  # inverse temperature of imitation weights (0: ReBRAC's actor)
-    advantage_limit: float = positive(100.0)  # largest imitation weight of a row
+    max_weight: float = positive(100.0)  # largest imitation weight of a row
     expectile: float = within(0.7, "(0, 1)")  # expectile of V (0.5: mean, near 1: the best action)
     actor_bc_coef: float = at_least(0, 0.001)  # beta_1, weight of imitation in the actor's loss
     critic_bc_coef: float = at_least(0, 0.01)  # beta_2, weight of imitation in the critics' target
@@ -90,7 +90,7 @@ class TD3AWR(ReBRAC):
         cfg = self.cfg
         with torch.no_grad():
             advantage = self._advantage(batch)
-            weight = torch.exp(cfg.beta * advantage).clamp(max=cfg.advantage_limit)
+            weight = torch.exp(cfg.beta * advantage).clamp(max=cfg.max_weight)
         actions = torch.tanh(self.actor(batch.observations))
         q = self.critic(batch.observations, actions).amin(1)
         scale = 1 / q.detach().abs().mean(-1) if cfg.normalize_q else 1.0

@@ -173,8 +173,8 @@ class WSRL(PolicyActing):
         _shrink(critic, cfg)
         self.policy, self.critic = policy.to(device), critic.to(device)
         self.target = optim.target_of(self.critic)
-        self.temperature = networks.Positive(spec.seeds).to(device)
-        self.multiplier = networks.Positive(spec.seeds).to(device)
+        self.temperature = networks.SoftplusScalar(spec.seeds).to(device)
+        self.multiplier = networks.SoftplusScalar(spec.seeds).to(device)
         critics = [*self.critic.parameters(), *self.multiplier.parameters()]
         pi = self.policy_optimizer = optim.Adam(self.policy.parameters(), cfg.policy_lr)
         alpha = optim.Adam(self.temperature.parameters(), cfg.policy_lr)
@@ -265,16 +265,16 @@ class WSRL(PolicyActing):
 
     def finetune(self, batches: list[Batch], draws: Draws) -> dict[str, Tensor]:
         """Takes one critic step per batch, then one of policy and temperature on all rows together."""
-        coasts = self.cfg.zero_steps and len(batches) > 1
+        zero_steps = self.cfg.zero_steps and len(batches) > 1
         for i, batch in enumerate(batches):
             metrics = self._critic_step(batch, draws.backups[:, i], draws.subsets[:, i])
-            if coasts:
-                optim.coast(self.policy_optimizer, self.temperature_optimizer)
+            if zero_steps:
+                optim.zero_step(self.policy_optimizer, self.temperature_optimizer)
             optim.polyak(self.target, self.critic, self.cfg.polyak)
         all_rows = Batch(*(torch.cat(fields, 1) for fields in zip(*batches, strict=True)))
         metrics |= self._policy_step(all_rows, draws.actions, draws.next_actions)
-        if coasts:
-            optim.coast(self.critic_optimizer)  # also of the multiplier, which no loss has here
+        if zero_steps:
+            optim.zero_step(self.critic_optimizer)  # also of the multiplier, which no loss has here
         return metrics
 
 

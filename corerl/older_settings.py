@@ -2,7 +2,10 @@
 
 from typing import Any, NamedTuple
 
-RENAMED = {"algo.asked": "algo.critic_subsample"}
+RENAMED = {
+    "algo.asked": "algo.critic_subsample",
+    "algo.advantage_limit": "algo.max_weight",
+}
 """Settings by the names that they had, and have. Command lines, tables and run folders of either name are
 understood, and a run's hash is over the older, so that it is found."""
 

@@ -1,18 +1,128 @@
-"""What a Dataset derives from somebody's own arrays: rows that fit, ends of episodes, next observations."""
+"""Arrays of recorded steps become the fields of a Dataset: types, ends of episodes, next observations."""
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from corerl.data.columns import EPISODES, cuts, flags, shape, side_by_side
+from corerl.data.action_scaling import scaled, scaled_density
+from corerl.data.columns import (
+    EPISODES,
+    array,
+    column,
+    cuts,
+    flags,
+    floats,
+    shape,
+    side_by_side,
+    units,
+)
 from corerl.errors import CorerlError
 
 Parts = tuple[tuple[str, int], ...]
 """Names and widths of a dictionary's observations."""
 
 
-def count(id: str, rewards: np.ndarray) -> int:
+def fields(
+    observations: np.ndarray,
+    actions: np.ndarray,
+    rewards: np.ndarray,
+    next_observations: np.ndarray,
+    terminated: np.ndarray,
+    truncated: np.ndarray,
+    has_next: np.ndarray | None,
+    behaviour_log_prob: np.ndarray | None,
+    durations: np.ndarray | None,
+) -> dict[str, np.ndarray | None]:
+    """Returns the fields of a Dataset, of steps in whatever types they come: see `Dataset.from_steps`."""
+    observations = floats(observations, "observations")
+    next_observations = floats(next_observations, "next_observations")
+    rewards = floats(column(rewards), "rewards")
+    terminated, truncated = flags(terminated, "terminated"), flags(truncated, "truncated")
+    if len(terminated) and len(truncated) and not (terminated[-1] or truncated[-1]):
+        truncated = truncated.copy()
+        truncated[-1] = True
+    ends = terminated | truncated if len(terminated) == len(truncated) else truncated
+    actions = array(actions, "actions")
+    discrete = actions.dtype.kind in "biu"
+    actions = column(actions).astype(np.int64) if discrete else floats(actions, "actions")
+    if behaviour_log_prob is not None:
+        behaviour_log_prob = floats(column(behaviour_log_prob), "behaviour_log_prob")
+    has_next = np.ones(len(rewards), bool) if has_next is None else has_next
+    return {
+        "observations": observations,
+        "actions": actions,
+        "rewards": rewards,
+        "next_observations": next_observations,
+        "terminated": terminated,
+        "truncated": truncated,
+        "episode_ends": np.flatnonzero(ends).astype(np.int64) + 1,
+        "has_next": flags(has_next, "has_next"),
+        "behaviour_log_prob": behaviour_log_prob,
+        "durations": None if durations is None else units(durations),
+    }
+
+
+def steps(
+    id: str,
+    observations: np.ndarray | Mapping[str, np.ndarray],
+    actions: np.ndarray,
+    rewards: np.ndarray,
+    terminated: np.ndarray | None,
+    truncated: np.ndarray | None,
+    next_observations: np.ndarray | Mapping[str, np.ndarray] | None,
+    episode: np.ndarray | None,
+    has_next: np.ndarray | None,
+    behaviour_log_prob: np.ndarray | None,
+    durations: np.ndarray | None,
+    low: np.ndarray | float | None,
+    high: np.ndarray | float | None,
+) -> tuple[dict[str, Any], Parts]:
+    """Returns the arguments of `Dataset.from_steps`, of those of `from_arrays`, and observations' parts."""
+    if (low is None) != (high is None):
+        raise CorerlError(f"Dataset {id}, field actions: give both low and high, or neither.")
+    if terminated is None and truncated is None and episode is None:
+        raise CorerlError(
+            f"Nothing marks where the episodes of {id} end. Give terminated, truncated or episode."
+        )
+    count = step_count(id, rewards)
+    observations, next_observations, parts = vectors(id, count, observations, next_observations)
+    check_rows(
+        *(id, count),
+        observations=observations,
+        actions=actions,
+        terminated=terminated,
+        truncated=truncated,
+        next_observations=next_observations,
+        has_next=has_next,
+        episode=episode,
+        durations=durations,
+    )
+    ended, cut = ends(count, terminated, truncated, episode)
+    observations = floats(observations, "observations")
+    if next_observations is None:
+        next_observations, has_next = following(observations, ended, cut, has_next)
+    actions = scaled(id, array(actions, "actions"), low, high)
+    if behaviour_log_prob is not None and actions.ndim == 2:
+        behaviour_log_prob = scaled_density(behaviour_log_prob, low, high, actions.shape[1])
+    found = {
+        "observations": observations[:, None] if observations.ndim == 1 else observations,
+        "actions": actions,
+        "rewards": rewards,
+        "next_observations": (
+            next_observations[:, None] if np.ndim(next_observations) == 1 else next_observations
+        ),
+        "terminated": ended,
+        "truncated": cut,
+        "has_next": has_next,
+        "behaviour_log_prob": behaviour_log_prob,
+        "durations": durations,
+    }
+    return found, parts
+
+
+def step_count(id: str, rewards: np.ndarray) -> int:
     """Returns how many steps there are. Raises CorerlError for none, or where a step has several rewards."""
     steps, *rest = shape(id, "rewards", rewards) or (0,)
     if not steps:
@@ -46,8 +156,8 @@ def vectors(
 
 def check_rows(id: str, steps: int, **fields: np.ndarray | None) -> None:
     """Raises CorerlError for the first field with another number of rows."""
-    for field, array in fields.items():
-        rows = steps if array is None else (shape(id, field, array) or (0,))[0]
+    for field, given in fields.items():
+        rows = steps if given is None else (shape(id, field, given) or (0,))[0]
         if rows != steps:
             raise CorerlError(
                 f"Dataset {id}, field {field}: it has {rows} rows, but rewards has {steps}."

@@ -1,5 +1,7 @@
 """Writes a file atomically: it appears once it is complete."""
 
+import errno
+import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -10,21 +12,34 @@ from corerl.errors import CorerlError
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, part: Path | None = None) -> Iterator[Path]:
     """A block that writes a file beside `path`, which takes its place once the block ends without an error.
 
-    What is half written has a name of its own, so that two processes never share it.
+    Args:
+        part: the file to write, in a folder that is there. Without it the folder is made, and the file has
+            a name of its own that ends like `path`, so that two processes never share it.
 
     Raises:
         CorerlError: the disk is full, or the folder cannot be written.
     """
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part{path.suffix}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if part is None:
+            part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part{path.suffix}")
+            path.parent.mkdir(parents=True, exist_ok=True)
         yield part
-        part.replace(path)
+        os.replace(part, path)
     except OSError as error:
-        raise CorerlError(f"Cannot write {path}: {error.strerror or one_line(error)}.") from error
+        raise write_error(path, error) from error
     finally:
         with suppress(OSError):
             part.unlink()
+
+
+def write_error(path: Path, error: OSError) -> CorerlError:
+    """Returns what to raise where a file cannot be written."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return CorerlError(
+            f"The disk is full: {path} was not written. What was saved before is complete. Free some "
+            "space, and run the same command again."
+        )
+    return CorerlError(f"Cannot write {path}: {error.strerror or one_line(error)}.")

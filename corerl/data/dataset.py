@@ -14,8 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from corerl.data import arrays
-from corerl.data.action_scaling import scaled, scaled_density
-from corerl.data.columns import array, column, flags, floats, units
+from corerl.data.columns import column, floats
 from corerl.data.dataset_checks import check
 from corerl.errors import CorerlError
 
@@ -89,35 +88,11 @@ class Dataset:
         is marked truncated there. Rewards and flags may be (N,) or (N, 1). Without `has_next` every
         next observation is taken as real.
         """
-        observations = floats(observations, "observations")
-        next_observations = floats(next_observations, "next_observations")
-        rewards = floats(column(rewards), "rewards")
-        terminated = flags(terminated, "terminated")
-        truncated = flags(truncated, "truncated")
-        if len(terminated) and len(truncated) and not (terminated[-1] or truncated[-1]):
-            truncated = truncated.copy()
-            truncated[-1] = True
-        ends = terminated | truncated if len(terminated) == len(truncated) else truncated
-        actions = array(actions, "actions")
-        discrete = actions.dtype.kind in "biu"
-        actions = column(actions).astype(np.int64) if discrete else floats(actions, "actions")
-        if has_next is None:
-            has_next = np.ones(len(rewards), bool)
-        if behaviour_log_prob is not None:
-            behaviour_log_prob = floats(column(behaviour_log_prob), "behaviour_log_prob")
-        return cls(
-            id=id,
-            observations=observations,
-            actions=actions,
-            rewards=rewards,
-            next_observations=next_observations,
-            terminated=terminated,
-            truncated=truncated,
-            episode_ends=np.flatnonzero(ends).astype(np.int64) + 1,
-            has_next=flags(has_next, "has_next"),
-            behaviour_log_prob=behaviour_log_prob,
-            durations=None if durations is None else units(durations),
+        fields = arrays.fields(
+            *(observations, actions, rewards, next_observations),
+            *(terminated, truncated, has_next, behaviour_log_prob, durations),
         )
+        return cls(id, **fields)
 
     @classmethod
     def from_arrays(
@@ -162,47 +137,11 @@ class Dataset:
             CorerlError: nothing says where episodes end, actions lie outside the bounds, or an array does
                 not fit; it names the field and the row.
         """
-        if (low is None) != (high is None):
-            raise CorerlError(f"Dataset {id}, field actions: give both low and high, or neither.")
-        if terminated is None and truncated is None and episode is None:
-            raise CorerlError(
-                f"Nothing marks where the episodes of {id} end. Give terminated, truncated or episode."
-            )
-        steps = arrays.count(id, rewards)
-        observations, next_observations, parts = arrays.vectors(
-            id, steps, observations, next_observations
+        steps, parts = arrays.steps(
+            *(id, observations, actions, rewards, terminated, truncated, next_observations),
+            *(episode, has_next, behaviour_log_prob, durations, low, high),
         )
-        arrays.check_rows(
-            *(id, steps),
-            observations=observations,
-            actions=actions,
-            terminated=terminated,
-            truncated=truncated,
-            next_observations=next_observations,
-            has_next=has_next,
-            episode=episode,
-            durations=durations,
-        )
-        ended, cut = arrays.ends(steps, terminated, truncated, episode)
-        observations = floats(observations, "observations")
-        if next_observations is None:
-            next_observations, has_next = arrays.following(observations, ended, cut, has_next)
-        actions = scaled(id, array(actions, "actions"), low, high)
-        if behaviour_log_prob is not None and actions.ndim == 2:
-            width = actions.shape[1]
-            behaviour_log_prob = scaled_density(behaviour_log_prob, low, high, width)
-        dataset = cls.from_steps(
-            id,
-            observations[:, None] if observations.ndim == 1 else observations,
-            actions,
-            rewards,
-            next_observations[:, None] if np.ndim(next_observations) == 1 else next_observations,
-            ended,
-            cut,
-            has_next,
-            behaviour_log_prob,
-            durations,
-        )
+        dataset = cls.from_steps(id, **steps)
         return replace(dataset, parts=parts, as_given=low is None and not dataset.discrete)
 
     def __len__(self) -> int:

@@ -28,7 +28,7 @@ from corerl.data.dataset import Dataset
 from corerl.data.dataset_checks import leaps
 from corerl.data.file_reading import one_line
 from corerl.data.files import own_files
-from corerl.data.files.contents import SCALED
+from corerl.data.files.fields import SCALED
 from corerl.data.observations import Flat, unflattened, wrapper
 from corerl.data.simulators import unscaled
 from corerl.errors import CorerlError

@@ -56,9 +56,9 @@ class ManyActionCritics(Critics):
     def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
         weight, bias = self.layers[0].weight, self.layers[0].bias
         seeds, k, batch, _ = actions.shape
-        of_state, of_action = weight.split([observations.shape[-1], actions.shape[-1]], dim=2)
+        of_state, gather_actions = weight.split([observations.shape[-1], actions.shape[-1]], dim=2)
         state = observations[:, None] @ of_state + bias
-        action = actions.reshape(seeds, 1, k * batch, -1) @ of_action
+        action = actions.reshape(seeds, 1, k * batch, -1) @ gather_actions
         x = (state[:, :, None] + action.unflatten(2, (k, batch))).flatten(2, 3)
         x = self._finish(x, 0)
         for i in range(1, len(self.norms)):
@@ -123,14 +123,14 @@ def action_values(cfg: Any, spec: Spec, *sizes: int, **others) -> ActionValues:
     return ActionValues(spec.observation_dim, outputs, *dense, spec.rngs, **options).to(spec.device)
 
 
-def of_action(values: Tensor, actions: Tensor) -> Tensor:
+def gather_actions(values: Tensor, actions: Tensor) -> Tensor:
     """Selects the rows `(S, B, ...)` of `values` `(S, B, A, ...)` at `actions` `(S, B)`."""
     sizes = values.shape[3:]
     rows = actions.view(*actions.shape, 1, *[1] * len(sizes)).expand(-1, -1, 1, *sizes)
     return values.gather(2, rows).squeeze(2)
 
 
-def of_windows(critic: Critics, observations: Tensor, actions: Tensor) -> Tensor:
+def q_of_windows(critic: Critics, observations: Tensor, actions: Tensor) -> Tensor:
     """Evaluates N critics at every step, `(S, B, K, O)` and `(S, B, K, A)` to `(S, N, B, K)`."""
     q = critic(observations.flatten(1, 2), actions.flatten(1, 2))
     return q.unflatten(-1, observations.shape[1:3])

@@ -20,7 +20,7 @@ class Cosines(nn.Module):
         return torch.cos(x[..., None] * self.frequencies)
 
 
-class Table(nn.Module):
+class Embedding(nn.Module):
     """An embedding per seed: numbers `(S, ...)` below `size` to `(S, ..., features)`."""
 
     def __init__(

@@ -309,7 +309,7 @@ class Scalar(nn.Module):
         return self.value
 
 
-class Positive(Scalar):
+class SoftplusScalar(Scalar):
     """A learned positive number per seed, `(S,)`: a softplus that starts at 1."""
 
     def __init__(self, seeds: int):

@@ -148,7 +148,7 @@ def step(optimizers: Sequence[Adam], grads: Sequence[Tensor]) -> None:
         start = end
 
 
-def coast(*optimizers: Adam) -> None:
+def zero_step(*optimizers: Adam) -> None:
     """Steps along gradients of zero: Adam's moments decay, and parameters move on by what is left of them."""
     step(optimizers, [torch.zeros_like(p) for o in optimizers for p in o.parameters])
 

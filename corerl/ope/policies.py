@@ -160,7 +160,7 @@ def of_run(
             f"policy=sample is for continuous actions, but {agent.task.id} has discrete actions. "
             "Give epsilon instead, the probability of a random action.",
         )
-        return _numbered(agent, shape[0], count, epsilon)
+        return _discrete(agent, shape[0], count, epsilon)
     require(
         epsilon is None,
         f"epsilon is for discrete actions, but {agent.task.id} has continuous actions. "
@@ -169,7 +169,7 @@ def of_run(
     return _continuous(agent, shape[0], features, chance, samples, seed)
 
 
-def _numbered(agent: Loaded, width: int, count: int, epsilon: float | None) -> Policy:
+def _discrete(agent: Loaded, width: int, count: int, epsilon: float | None) -> Policy:
     def probabilities(observations: np.ndarray) -> np.ndarray:
         parts = []
         for (piece,) in _pieces(agent, observations):

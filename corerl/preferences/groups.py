@@ -145,8 +145,8 @@ def questions_to_decide(found: Mixture, ranked: np.ndarray, odds: float = 99.0) 
     for u in range(len(found.theta)):
         for v in set(range(len(found.theta))) - {u}:
             p, q = (np.clip(chances[:, g], 1e-12, 1 - 1e-12) for g in (u, v))
-            told = (p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))).mean()
-            least = min(least, told)
+            divergence = (p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))).mean()
+            least = min(least, divergence)
     return math.log(odds) / least if least > 0 else math.inf
 
 

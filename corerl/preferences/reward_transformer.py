@@ -59,7 +59,7 @@ class SegmentTransformer(transformer.Trunk):
         self.rate = cfg.dropout
         self.embed_state = networks.Linear(observation_dim, width, lead, rngs, networks.lecun)
         self.embed_action = networks.Linear(action_dim, width, lead, rngs, networks.lecun)
-        self.embed_time = embeddings.Table(length + 1, width, lead, rngs, std=width**-0.5)
+        self.embed_time = embeddings.Embedding(length + 1, width, lead, rngs, std=width**-0.5)
         self.embed_norm = networks.LayerNorm(width, lead)
         self.blocks = nn.ModuleList(
             transformer.Block(width, cfg.heads, rngs, init=networks.lecun)

@@ -1,7 +1,9 @@
-"""A table as HTML: readable as it is, and marked for the page's script to filter, sort and copy."""
+"""Tables as HTML: readable as they are, and marked for the page's script to filter, sort and copy."""
 
 import html
 import json
+from collections.abc import Sequence
+from typing import Any
 
 from corerl.report.tables import (
     UP,
@@ -76,3 +78,26 @@ def _mark(cell: Cell) -> str:
         return ""
     kind, word = ("up", "ours is higher") if cell.mark == UP else ("down", "ours is lower")
     return f'<span class="{kind}" title="{word}">{cell.mark}</span>'
+
+
+class Link:
+    """A cell that leads somewhere."""
+
+    def __init__(self, href: str, text: str):
+        self.html = f'<a href="{html.escape(href)}">{html.escape(text)}</a>'
+
+
+def plain(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Returns a table of text. The page's script adds the button that copies it."""
+    e = html.escape
+    top = "".join(f'<th scope="col">{e(h)}</th>' for h in head)
+    body = "".join(
+        f'<tr><th scope="row">{e(str(r[0]))}</th>'
+        + "".join(f"<td>{c.html if isinstance(c, Link) else e(str(c))}</td>" for c in r[1:])
+        + "</tr>"
+        for r in rows
+    )
+    return (
+        '<figure class="table"><div class="scroll" tabindex="0"><table class="plain"><thead>'
+        f'<tr>{top}</tr></thead><tbody>{body}</tbody></table></div><div class="notes"></div></figure>'
+    )

@@ -1,4 +1,4 @@
-"""Names for several configurations of one algorithm: its label and what tells their rows apart."""
+"""Splits scores of one label by configuration, and names each by what tells them apart."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from corerl.runs.config_labels import telling, value
+from corerl.runs.config_labels import name, telling
 
 Settings = dict[str, Any]
 """A configuration with its keys flattened: `{"algo.expectile": 0.9}`."""
@@ -123,4 +123,4 @@ def _name(
         return f"{label} [{config or 'no hash'}]"
     if alone and all(flat.get(key) is None for key in short):
         return label
-    return " ".join([label, *(f"{name}={value(flat, key)}" for key, name in short.items())])
+    return name(label, flat, short)

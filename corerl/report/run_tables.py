@@ -1,11 +1,11 @@
 """The page's tables about runs: where they are, how long they took, their settings and machines."""
 
-import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
 
+from corerl.report.html_tables import Link, plain
 from corerl.report.load import Results
 from corerl.report.page_data import Data
 from corerl.runs.config_labels import NAMELESS
@@ -129,26 +129,3 @@ def _flat(tree: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
         elif value is not None:
             rows.append((f"{prefix}{key}", str(value)))
     return rows
-
-
-class Link:
-    """A cell that leads somewhere."""
-
-    def __init__(self, href: str, text: str):
-        self.html = f'<a href="{html.escape(href)}">{html.escape(text)}</a>'
-
-
-def plain(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Returns a table of text. The page's script adds the button that copies it."""
-    e = html.escape
-    top = "".join(f'<th scope="col">{e(h)}</th>' for h in head)
-    body = "".join(
-        f'<tr><th scope="row">{e(str(r[0]))}</th>'
-        + "".join(f"<td>{c.html if isinstance(c, Link) else e(str(c))}</td>" for c in r[1:])
-        + "</tr>"
-        for r in rows
-    )
-    return (
-        '<figure class="table"><div class="scroll" tabindex="0"><table class="plain"><thead>'
-        f'<tr>{top}</tr></thead><tbody>{body}</tbody></table></div><div class="notes"></div></figure>'
-    )

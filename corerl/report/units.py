@@ -30,7 +30,7 @@ def reported(rows: pd.DataFrame, scored: np.ndarray) -> np.ndarray:
 
 
 def settled(scores: pd.DataFrame) -> pd.Series:
-    """Returns the unit of every row of all files read together, where `told` left some of a task open.
+    """Returns the unit of every row of all files read together, where `reported` left some of a task open.
 
     They are success rates where every score is 100 times the row's `success`, a share. 0 of 0 says
     nothing, as a seed that never solves its task scores 0 in both units: without another row it is the

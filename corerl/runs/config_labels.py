@@ -59,9 +59,9 @@ def value(flat: dict[str, Any], key: str) -> str:
     return text[:8] if key.endswith("sha256") else text
 
 
-def name(label: str, flat: dict[str, Any], keys: Sequence[str]) -> str:
-    """Names a configuration: `O-RAAC tau=0.1`."""
-    return " ".join([label, *(f"{k.removeprefix('algo.')}={value(flat, k)}" for k in keys)])
+def name(label: str, flat: dict[str, Any], keys: dict[str, str]) -> str:
+    """Names a configuration by its values of `keys`, under the names there: `O-RAAC tau=0.1`."""
+    return " ".join([label, *(f"{shown}={value(flat, key)}" for key, shown in keys.items())])
 
 
 def names(known: Sequence[tuple[str, str, dict[str, Any]]]) -> list[str]:
@@ -72,5 +72,8 @@ def names(known: Sequence[tuple[str, str, dict[str, Any]]]) -> list[str]:
     groups: dict[tuple[str, str], list[dict]] = {}
     for label, task, flat in known:
         groups.setdefault((label, task), []).append(flat)
-    keys = {at: telling([group]) for at, group in groups.items()}
+    keys = {
+        at: {key: key.removeprefix("algo.") for key in telling([group])}
+        for at, group in groups.items()
+    }
     return [name(label, flat, keys[label, task]) for label, task, flat in known]

@@ -1,6 +1,5 @@
 """Files that are whole whenever a process is killed."""
 
-import errno
 import fcntl
 import json
 import os
@@ -14,6 +13,7 @@ from typing import Any, TextIO
 
 import yaml
 
+from corerl.data.atomic_file import replacing, write_error
 from corerl.errors import CorerlError
 
 
@@ -22,7 +22,7 @@ def make_directory(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _write_error(path, error) from error
+        raise write_error(path, error) from error
 
 
 def write_atomically(path: Path, content: bytes | memoryview) -> None:
@@ -50,8 +50,8 @@ def write_pieces(
         CorerlError: the disk is full, or the folder cannot be written.
     """
     part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
+    with replacing(path, part):
+        with open(part, "xb") as file:
             for piece in pieces:
                 file.write(piece)
             if stamp is not None:
@@ -62,11 +62,6 @@ def write_pieces(
             os.fsync(file.fileno())
         if keep is not None and path.exists():
             os.replace(path, keep)
-        os.replace(part, path)
-    except OSError as error:
-        with suppress(OSError):
-            part.unlink()
-        raise _write_error(path, error) from error
 
 
 class Busy(CorerlError):
@@ -85,7 +80,7 @@ def held(lock: Path, busy: str) -> Iterator[None]:
     try:
         file = open(lock, "w", encoding="utf-8")  # noqa: SIM115
     except OSError as error:
-        raise _write_error(lock, error) from error
+        raise write_error(lock, error) from error
     with file:
         if not _locked(file):
             # Who only looks whether somebody holds it (`corerl status`) has let go by then.
@@ -143,22 +138,13 @@ def append_lines(path: Path, lines: Iterable[str]) -> None:
                     file.truncate(size)
                 raise
     except OSError as error:
-        raise _write_error(path, error) from error
+        raise write_error(path, error) from error
 
 
 def _write_all(file: FileIO, content: bytes) -> None:
     rest = memoryview(content)
     while rest:
         rest = rest[file.write(rest) :]
-
-
-def _write_error(path: Path, error: OSError) -> CorerlError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return CorerlError(
-            f"The disk is full: {path} was not written. Earlier saves are complete. Free some "
-            "space, and run the same command to resume."
-        )
-    return CorerlError(f"Cannot write {path}: {error.strerror}.")
 
 
 def below(root: Path, *names: str) -> list[Path]:

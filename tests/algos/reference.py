@@ -263,7 +263,7 @@ class IQL:
         """-mean min(exp(beta A), 100) log N(a; tanh(f(s)), exp(clip(log_std))^2), or weighted MSE."""
         c = self.settings
         keep = None if uniforms is None else (uniforms >= c.dropout) / (1 - c.dropout)
-        weight = np.minimum(np.exp(c.beta * advantage), c.advantage_limit)[:, None]
+        weight = np.minimum(np.exp(c.beta * advantage), c.max_weight)[:, None]
         body = {k.removeprefix("body."): v for k, v in self.policy.items() if k != "log_std"}
         raw = self.policy["log_std"]
         error, n = np.tanh(mlp(body, s, keep)[0]) - a, len(s)

@@ -183,7 +183,7 @@ class IPL:
         c = self.c
 
         def regression(s, a, s_next, discount, place):
-            weight = (advantage(s, a, place) / c.temperature).exp().clamp(max=c.advantage_limit)
+            weight = (advantage(s, a, place) / c.temperature).exp().clamp(max=c.max_weight)
             masks = None if keep is None else [tensor(mask)[place] for mask in keep]
             return -weight * density(self.policy, c, s, masks).log_prob(a).sum(1)
 

@@ -272,7 +272,7 @@ class AWAC:
         self.critic_optimizer.step()
         value = torch.minimum(*(q(net, s, self.draw(s, noises[1])) for net in self.critics))
         advantage = (torch.minimum(*(q(net, s, a) for net in self.critics)) - value).detach()
-        weight = (advantage / c.temperature).exp().clamp(max=c.advantage_limit)
+        weight = (advantage / c.temperature).exp().clamp(max=c.max_weight)
         policy_loss = -(weight * self.distribution(s).log_prob(a).sum(1)).mean()
         set_grads(self.policy_optimizer, policy_loss)
         self.policy_optimizer.step()

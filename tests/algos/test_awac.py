@@ -44,7 +44,7 @@ def parts(agent: AWAC, seed: int) -> tuple:
 
 @pytest.mark.parametrize(
     "version",
-    [{}, {"temperature": 0.1, "advantage_limit": 2.0}, {"log_std_min": -0.1, "log_std_max": 0.1}],
+    [{}, {"temperature": 0.1, "max_weight": 2.0}, {"log_std_min": -0.1, "log_std_max": 0.1}],
     ids=["default", "clipped weights", "clamped log-std"],
 )
 def test_five_updates_equal_the_equations(version, tolerance):

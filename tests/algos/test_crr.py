@@ -45,7 +45,7 @@ PLUS = {
 }
 VERSIONS = {
     "d3rlpy": {},
-    "d3rlpy, exp": {"filter": "exp", "temperature": 0.5, "advantage_limit": 1.5, "critics": 2},
+    "d3rlpy, exp": {"filter": "exp", "temperature": 0.5, "max_weight": 1.5, "critics": 2},
     "best of the samples": {"baseline": "max", "samples": 3},
     "CRR+": PLUS,
 }
@@ -109,7 +109,7 @@ class Reference:
         advantage = (self.low(self.critics, s, a) - v).detach()
         if self.c.filter == "binary":
             return (advantage > 0).double()
-        return (advantage / self.c.temperature).exp().clamp(max=self.c.advantage_limit)
+        return (advantage / self.c.temperature).exp().clamp(max=self.c.max_weight)
 
     def update(self, batch, noise) -> dict:
         c = self.c
@@ -161,7 +161,7 @@ def test_five_updates_equal_the_equations(version, tolerance):
     [
         ({"filter": "binary"}, (1.0, 0.0, 0.0)),
         ({"filter": "exp", "temperature": 0.5}, (math.exp(1.0), math.exp(-1.0), 1.0)),
-        ({"filter": "exp", "temperature": 0.5, "advantage_limit": 2.0}, (2.0, math.exp(-1.0), 1.0)),
+        ({"filter": "exp", "temperature": 0.5, "max_weight": 2.0}, (2.0, math.exp(-1.0), 1.0)),
         (
             {"filter": "exp", "temperature": 0.5, "baseline": "max"},
             (1.0, math.exp(-2.0), math.exp(-1.0)),
@@ -232,7 +232,7 @@ def test_with_one_sample_and_the_policy_as_its_own_target_it_is_awac_bit_for_bit
         "hidden_width": WIDTH,
         "hidden_layers": 2,
         "temperature": 0.5,
-        "advantage_limit": 100.0,
+        "max_weight": 100.0,
     }
     mine = make(**shared, filter="exp", samples=1, critics=2)
     their = awac.AWAC(awac.Config(**shared, polyak=0.1, discount=0.9), Spec(O, A, generators()))
@@ -298,7 +298,7 @@ def test_settings_are_offbenchs_and_d3rlpys():
             ("crr", "hopper-medium-v0"),
         )
     )
-    expected = PLUS | {"samples": 50, "temperature": 1.0, "advantage_limit": 20.0, "polyak": 0.005}
+    expected = PLUS | {"samples": 50, "temperature": 1.0, "max_weight": 20.0, "polyak": 0.005}
     expected |= {"policy_lr": 1e-4, "critic_lr": 3e-4, "batch_size": 256, "discount": 0.99}
     expected |= {"hidden_layers": 2, "hidden_width": 256, "baseline": "mean", "log_std_max": 2.0}
     assert {name: getattr(plus.algo, name) for name in expected} == expected

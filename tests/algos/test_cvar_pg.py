@@ -14,7 +14,7 @@ from small import goes_on, run, state_of
 from wording import refused
 
 from corerl import seeding
-from corerl.algos.cvar_pg import Config, CVaRPG, Level
+from corerl.algos.cvar_pg import Config, CVaRPG, Level, ScoringFunction
 from corerl.config import Config as RunConfig
 from corerl.config import Eval
 from corerl.envs import mdps
@@ -405,3 +405,9 @@ def test_two_gambles_beat_every_plan(tmp_path, tau, open_loop):
     found = [measures.cvar(x, tau) for x in played_twice(agent, 0)]
     print("CVaR", found)
     assert min(found) > open_loop
+
+
+def test_of_several_budgets_the_largest_is_not_missed_by_rounding():
+    """Any from the third to the fourth of 37 returns is a 3/37-quantile; in float32 3/37 * 37 is below 3."""
+    best = ScoringFunction("cvar", 0.0, 0.0).best_v(torch.arange(37.0)[None], torch.tensor(3 / 37))
+    assert best.item() == 3

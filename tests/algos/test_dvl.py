@@ -50,7 +50,7 @@ VERSIONS = {
     "kl that is clipped": {"divergence": "kl", "loss_temperature": 0.1, "clip": 0.5},
     "critics beyond the square": {"huber": 0.3},
     "recoil": {"imitation": True, "divergence": "kl", "random_actions": 0, "expert_value": 5.0},
-    "V without LayerNorm": {"value_layer_norm": False, "advantage_limit": 1.1},
+    "V without LayerNorm": {"value_layer_norm": False, "max_weight": 1.1},
 }
 
 
@@ -116,7 +116,7 @@ class Reference:
         set_grads(self.value_optimizer, value_loss)
         self.value_optimizer.step()
 
-        weight = (c.beta * (self.low(s, a) - self.v(s).detach())).exp().clamp(max=c.advantage_limit)
+        weight = (c.beta * (self.low(s, a) - self.v(s).detach())).exp().clamp(max=c.max_weight)
         policy_loss = -(weight * self.log_prob(s, a, uniforms)).mean()
         y = (r + c.discount * (1 - d) * self.v(s_next)).detach()
         errors = [(q(n, s, a) - y).abs() for n in self.critics]
@@ -209,7 +209,7 @@ def test_the_loss_of_kl_by_hand():
 
 def test_critic_and_policy_loss_by_hand():
     """V = 2, Q = a: the errors are 0.5 - (1 + 0.9 * 2) and -30; beyond 20 they count 20 |e| - 200."""
-    agent = make(1, 1, 1, hidden_layers=0, beta=0.5, advantage_limit=1.0)
+    agent = make(1, 1, 1, hidden_layers=0, beta=0.5, max_weight=1.0)
     set_linear(agent.value, [[0.0]], [2.0])
     set_linear(agent.critic, [[0.0, 1.0]] * 2, [0.0] * 2)
     set_linear(agent.policy.body, [[0.0]], [0.0])  # N(0, 1)

@@ -11,7 +11,7 @@ from small import cell
 from torch import Tensor
 from wording import refused
 
-from corerl.algos.gcpc import GCPC, Config, Player, remaining
+from corerl.algos.gcpc import GCPC, Config, GCPCPlayer, remaining
 from corerl.buffers.trajectories import Trajectories
 from corerl.nn import transformer
 from corerl.nn.learner import Spec
@@ -164,7 +164,7 @@ def test_decoder_and_encoder_drop_by_keys_of_their_own():
 def test_a_player_remembers_the_last_states():
     """At step t it shows the states from the first or the last 5 on, and forgets them at a new episode."""
     agent = make(seeds=2)
-    player, rng = Player(agent), np.random.default_rng(5)
+    player, rng = GCPCPlayer(agent), np.random.default_rng(5)
     shown = as_tensor(rng.normal(size=(7, 2, 3, O + G)))
     for _ in range(2):
         player.begin(2, 3)
@@ -181,7 +181,7 @@ def test_goals_may_be_parts_of_states():
     """The environment shows state and whole goal; the player hands on the goal's column."""
     spec = Spec(3, 1, generators(1), facts={"goal_dim": 1, "shown": torch.tensor([0, 1, 3])})
     agent = GCPC(Config(**SMALL), spec)
-    player = Player(agent)
+    player = GCPCPlayer(agent)
     actions = []
     for unseen in (0.0, 5.0):
         player.begin(1, 1)

@@ -54,7 +54,7 @@ FORMS = {
     "no clip": {"target_clipping": False, "chi2": 3.0, "expectile": 0.75},
     "weights": {"replay_weight": 0.2},
     "robomimic": {"dropout": 0.25, "temperature": 2.0, "chi2": 4.0},
-    "limited advantage": {"advantage_limit": 1.5},
+    "limited advantage": {"max_weight": 1.5},
     "xql": {"form": "xql", "gumbel_scale": 0.7, "gumbel_limit": 1.0},
     "awac": {"form": "awac", "critics": 1, "chi2": 4.0},
     "awac minimum": {"form": "awac", "min_target": True},

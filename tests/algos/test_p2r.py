@@ -47,7 +47,7 @@ class Transcription:
         gram = self.cfg.ridge * np.eye(self.size) + sum(np.outer(x, x) for x, _ in seen)
         return np.linalg.inv(gram), np.linalg.inv(gram) @ sum(y * x for x, y in seen)
 
-    def told(self, x, relative, rng):
+    def answer(self, x, relative, rng):
         if self.asked:
             inverse, theta = self.fitted(self.asked)
         else:
@@ -65,7 +65,7 @@ class Transcription:
         self.met += trail
         for features, paid in self.segments(trail):
             x = features - self.first
-            self.heard.append((x, self.told(x, paid - self.first_paid, rng)))
+            self.heard.append((x, self.answer(x, paid - self.first_paid, rng)))
 
     def plan(self, episode):
         inverse, theta = self.fitted(self.heard)
@@ -118,7 +118,7 @@ def test_one_question_by_hand():
 
 @pytest.mark.parametrize("segment", SEGMENTS)
 def test_with_certain_answers_it_is_the_learner_of_rewards(segment):
-    """The reduction: what is told are the true relative rewards, and so are all plans."""
+    """The reduction: rewards are the true relative ones, and so are all plans."""
     own = {"segment": segment, "ridge": 1e-9, "beta": 0.0, "comparisons": CERTAIN}
     asks, knows = learner(**own), learner(**own, feedback="rewards")
     for _ in range(200):
@@ -132,9 +132,9 @@ def test_with_certain_answers_it_is_the_learner_of_rewards(segment):
                 agent.counts[s, a, t] += 1
             for features, worth in zip(*agent.segments(trail), strict=True):
                 x, relative = features - agent.baseline[:-1], worth - agent.baseline[-1]
-                told = agent.reward(x, relative) if agent is asks else relative
-                assert told == pytest.approx(relative, abs=2e-3)
-                agent.told.add(x, told)
+                found = agent.reward(x, relative) if agent is asks else relative
+                assert found == pytest.approx(relative, abs=2e-3)
+                agent.reward_model.add(x, found)
         np.testing.assert_allclose(asks.plan(), knows.plan(), atol=0.05)
     assert asks.questions and not knows.questions
 

@@ -111,7 +111,7 @@ def test_iql_with_its_table_equals_corl(shared):
         assert (algo.order, algo.critic_loss, algo.init) == ("joint", "mean", "torch")
         assert (algo.log_std_min, algo.log_std_max) == (-20, 2)
         assert (data.clip_actions, data.reward_scale, algo.cosine) == (1, 1, True)
-        assert (algo.advantage_limit, algo.dropout) == (100, 0)
+        assert (algo.max_weight, algo.dropout) == (100, 0)
         scaled = theirs["normalize_reward"] == "true"
         assert data.reward_shift == (-1 if scaled and is_antmaze(cfg) else 0)
         assert data.return_range == (scaled and not is_antmaze(cfg))

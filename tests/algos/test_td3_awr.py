@@ -34,7 +34,7 @@ from corerl.nn.learner import Spec
 SMALL = {"hidden_width": WIDTH, "polyak": 0.1, "discount": 0.9, "actor_bc_coef": 0.3}
 VERSIONS = {
     "default": {},
-    "clipped weights": {"beta": 10.0, "advantage_limit": 1.5, "expectile": 0.9},
+    "clipped weights": {"beta": 10.0, "max_weight": 1.5, "expectile": 0.9},
     "one critic update": {"critic_updates": 1, "critic_bc_coef": 0.4, "normalize_q": False},
 }
 
@@ -96,7 +96,7 @@ class Reference:
         s, a, r, s_next, d, a_next_data = (tensor(x) for x in batch)
         pi = torch.tanh(rectified(self.actor, s, eps=1e-5))
         advantage = (self.low(self.critics, s, a) - self.v(s)).detach()
-        weight = (c.beta * advantage).exp().clamp(max=c.advantage_limit)
+        weight = (c.beta * advantage).exp().clamp(max=c.max_weight)
         q = self.low(self.critics, s, pi)
         scale = 1 / q.abs().mean().detach() if c.normalize_q else 1.0
         rows = c.actor_bc_coef * weight * ((pi - a) ** 2).sum(1) - scale * q
@@ -151,7 +151,7 @@ def linear(**more) -> TD3AWR:
     [
         ({"beta": 0.0}, (1.0, 1.0)),
         ({"beta": 2.0}, (math.exp(-2), 100.0)),
-        ({"beta": 2.0, "advantage_limit": 5.0}, (math.exp(-2), 5.0)),
+        ({"beta": 2.0, "max_weight": 5.0}, (math.exp(-2), 5.0)),
     ],
 )
 def test_actor_loss_by_hand(own, weights):

@@ -136,7 +136,7 @@ def test_only_the_last_layer_of_critics_has_the_outputs_initialisation(shared):
 
 
 def test_a_learned_positive_number_begins_at_one():
-    torch.testing.assert_close(networks.Positive(3)(), torch.ones(3))
+    torch.testing.assert_close(networks.SoftplusScalar(3)(), torch.ones(3))
 
 
 def test_a_seed_has_the_same_weights_alone_and_in_company():

@@ -95,10 +95,10 @@ def test_adam_reads_gradients_whatever_their_strides():
 
 def test_coasting_is_torchs_step_along_zeros():
     mine, reference = parameters(), parameters()
-    coasting = [optim.Adam([p], 1e-2) for p in mine]
+    stepping_on_zeros = [optim.Adam([p], 1e-2) for p in mine]
     expected = torch.optim.Adam(reference, 1e-2, fused=True)
-    optim.step(coasting, gradients(0))
-    optim.coast(*coasting)
+    optim.step(stepping_on_zeros, gradients(0))
+    optim.zero_step(*stepping_on_zeros)
     for grads in (gradients(0), [torch.zeros_like(p) for p in reference]):
         for parameter, grad in zip(reference, grads, strict=True):
             parameter.grad = grad

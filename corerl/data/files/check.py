@@ -20,7 +20,7 @@ from corerl.data.dataset import Dataset
 from corerl.data.dataset_checks import leaps, too_many_actions
 from corerl.data.file_reading import such
 from corerl.data.files import own_files
-from corerl.data.files.contents import NAMES, Contents, is_number, read
+from corerl.data.files.fields import NAMES, FileFields, is_number, read
 from corerl.data.files.own_files import NEEDED
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError, RowError
@@ -40,7 +40,7 @@ class Finding(NamedTuple):
     text: str
 
 
-def check(task: Task) -> tuple[list[Finding], Contents | None, Dataset | None]:
+def check(task: Task) -> tuple[list[Finding], FileFields | None, Dataset | None]:
     """Checks the file of a `file/PATH` task and returns the findings, contents and dataset if any."""
     try:
         path = own_files.find(task.name) or own_files.fetch(task.name)
@@ -62,7 +62,7 @@ def check(task: Task) -> tuple[list[Finding], Contents | None, Dataset | None]:
     return [*findings, *_of_dataset(dataset, contents, task)], contents, dataset
 
 
-def _of_columns(contents: Contents) -> list[Finding]:
+def _of_columns(contents: FileFields) -> list[Finding]:
     """Returns the fields that are missing, of another length, or hold what is no number."""
     found = []
     for field in (field for field in NEEDED if field not in contents.arrays):
@@ -87,7 +87,7 @@ def _of_columns(contents: Contents) -> list[Finding]:
 
 
 def _of_cells(
-    contents: Contents, field: str, array: np.ndarray, blank: np.ndarray
+    contents: FileFields, field: str, array: np.ndarray, blank: np.ndarray
 ) -> list[Finding]:
     """Finds the first bad cell of each column, and counts them. Rows that are `blank` are left out."""
     found = []
@@ -114,7 +114,7 @@ def _bad(field: str, values: np.ndarray) -> tuple[str, np.ndarray]:
     return "is not finite", ~np.isfinite(values) & (not unknown)
 
 
-def _of_dataset(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
+def _of_dataset(data: Dataset, contents: FileFields, task: Task) -> list[Finding]:
     """Lists what looks unintended in a dataset, and what does not fit the environment."""
     found = [
         *_of_names(contents, task),
@@ -137,7 +137,7 @@ def _of_dataset(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
     return found
 
 
-def _of_names(contents: Contents, task: Task) -> list[Finding]:
+def _of_names(contents: FileFields, task: Task) -> list[Finding]:
     """Names what is in the file by another name of a field that is read, and that nobody named."""
     found = []
     for field, labels in contents.labels.items():
@@ -151,7 +151,7 @@ def _of_names(contents: Contents, task: Task) -> list[Finding]:
     return found
 
 
-def _of_ends(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
+def _of_ends(data: Dataset, contents: FileFields, task: Task) -> list[Finding]:
     found = []
     done, arrays = contents.done, contents.arrays
     if done and not {"truncated", "episode"} & arrays.keys():
@@ -196,7 +196,7 @@ def _of_ends(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
     return found
 
 
-def _of_returning(contents: Contents) -> list[Finding]:
+def _of_returning(contents: FileFields) -> list[Finding]:
     """Finds episodes whose number or name comes back after another one's."""
     names = contents.arrays["episode"].reshape(len(contents.arrays["episode"]), -1)
     begins = np.append(0, np.flatnonzero(cuts(names, len(names))[:-1]) + 1)
@@ -210,7 +210,7 @@ def _of_returning(contents: Contents) -> list[Finding]:
     return [Finding(False, contents.place("episode", int(np.argmax(back))), text)]
 
 
-def _of_states(data: Dataset, contents: Contents) -> list[Finding]:
+def _of_states(data: Dataset, contents: FileFields) -> list[Finding]:
     found = []
     if "next_observations" in contents.arrays:
         jumps = leaps(data)
@@ -247,7 +247,7 @@ def _of_states(data: Dataset, contents: Contents) -> list[Finding]:
     return found
 
 
-def _of_precision(contents: Contents, column: int, mean: float) -> str:
+def _of_precision(contents: FileFields, column: int, mean: float) -> str:
     """Says that float32 does not tell a feature's values apart, or empty where it does."""
     states = contents.arrays["observations"]
     spread = np.ptp(states.reshape(len(states), -1)[:, column].astype(np.float64))
@@ -258,7 +258,7 @@ def _of_precision(contents: Contents, column: int, mean: float) -> str:
     return text + f"multiples of {step:g}. Subtract the smallest value from all of them."
 
 
-def _of_actions(data: Dataset, contents: Contents, task: Task) -> list[Finding]:
+def _of_actions(data: Dataset, contents: FileFields, task: Task) -> list[Finding]:
     if data.unlabelled is not None:
         count = int(data.unlabelled[data.episode_starts].sum())
         text = f"{count:,} of {data.n_episodes:,} episodes have no actions. Set algo.data.actions=inverse"

@@ -2,7 +2,7 @@
 
     file/logs/robot.npz      read from there; ~ and absolute paths (file//data/robot.npz) too
 
-corerl/data/files/contents.py says which names and layouts are recognised. Name others with `data.columns`.
+corerl/data/files/fields.py says which names and layouts are recognised. Name others with `data.columns`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from corerl.data import download
 from corerl.data.atomic_file import replacing
 from corerl.data.columns import flags
 from corerl.data.dataset import Dataset
-from corerl.data.files.contents import Contents, first_text, observation_names, part, read
+from corerl.data.files.fields import FileFields, first_text, observation_names, part, read
 from corerl.errors import CorerlError, RowError
 
 WRITTEN = (
@@ -86,7 +86,7 @@ def load(name: str, data: Data | None = None, box: tuple | None = None) -> Datas
         raise error if name in reported else CorerlError(f"{path}, {reported}") from error
 
 
-def assemble(id: str, contents: Contents, data: Data, box: tuple | None) -> Dataset:
+def assemble(id: str, contents: FileFields, data: Data, box: tuple | None) -> Dataset:
     """Returns a file's arrays as a Dataset and raises CorerlError as `load` does.
 
     Actions that the file says are scaled already are left, unless `data` has bounds of them.
@@ -143,7 +143,7 @@ def _unlabelled(dataset: Dataset, blank: np.ndarray) -> Dataset:
     return replace(dataset, unlabelled=blank)
 
 
-def done_may_be_cut(contents: Contents, data: Data) -> bool:
+def done_may_be_cut(contents: FileFields, data: Data) -> bool:
     """Tells whether a file's ends are called `done`, nobody said that they are true, and it has cuts too."""
     named = data.columns.terminated is not None
     return bool(contents.done) and not named and "truncated" in contents.arrays

@@ -1,11 +1,11 @@
-"""Quasimetrics: the length of a union of intervals, and what makes a distance."""
+"""QRL's quasimetrics: the length of a union of intervals, and what makes a distance."""
 
 import numpy as np
 import pytest
 import torch
 
 from corerl import seeding
-from corerl.nn.quasimetric import Quasimetric, union_lengths
+from corerl.algos.qrl import Quasimetric, union_lengths
 
 
 @pytest.mark.parametrize(

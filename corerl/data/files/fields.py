@@ -61,7 +61,7 @@ SCALED = "in [-1, 1]"
 
 
 @dataclass(frozen=True)
-class Contents:
+class FileFields:
     """A file's arrays by field, its names of each array's columns, and whether its actions are scaled.
 
     `others` are the names of what is in the file and was not read.
@@ -112,7 +112,7 @@ class Contents:
         return found if known else None
 
 
-def first_text(contents: Contents, field: str) -> tuple[str, Any]:
+def first_text(contents: FileFields, field: str) -> tuple[str, Any]:
     """Returns the place and the value of the first entry that is not a number."""
     array = contents.arrays[field].reshape(len(contents.arrays[field]), -1)
     for row, values in enumerate(array):
@@ -131,7 +131,7 @@ def is_number(value: Any) -> bool:
     return True
 
 
-def read(path: Path, columns: Columns | None = None) -> Contents:
+def read(path: Path, columns: Columns | None = None) -> FileFields:
     """Reads the arrays of a file by field. Raises CorerlError if it is unreadable or lacks a named column."""
     columns = columns or Columns()
     kind = kind_of(path)
@@ -141,14 +141,14 @@ def read(path: Path, columns: Columns | None = None) -> Contents:
         )
     with _reading(path, kind):
         if kind in ("csv", "parquet"):
-            return Contents(*_of_table(formats.read_table(path, kind), columns), path)
+            return FileFields(*_of_table(formats.read_table(path, kind), columns), path)
         if kind == "npz":
             with zipfile.ZipFile(path) as archive:
-                return Contents(*_of_arrays(Npz(archive), columns), path)
+                return FileFields(*_of_arrays(Npz(archive), columns), path)
         with h5py.File(path, "r") as file:
             check_sizes(file)
             scaled = str(file.attrs.get("actions")) == SCALED
-            return Contents(*_of_arrays(formats.flattened(file), columns), path, scaled)
+            return FileFields(*_of_arrays(formats.flattened(file), columns), path, scaled)
 
 
 def _reading(path: Path, kind: str) -> AbstractContextManager[None]:

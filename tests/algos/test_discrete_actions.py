@@ -68,7 +68,7 @@ def step_of_log_likelihood(policy, optimizer, s, a, weight, factor=1.0) -> float
 class ReferenceIQL(reference.IQL):
     def extract(self, s, a, advantage, uniforms) -> float:
         c = self.settings
-        weight = np.minimum(np.exp(c.beta * advantage), c.advantage_limit)
+        weight = np.minimum(np.exp(c.beta * advantage), c.max_weight)
         factor = (1 + np.cos(np.pi * self.count / self.steps)) / 2 if c.cosine else 1.0
         return step_of_log_likelihood(self.policy, self.policy_optimizer, s, a, weight, factor)
 
