@@ -27,7 +27,7 @@ from corerl.report.page_data import Data
 from corerl.report.published import COLUMNS, read_published
 from corerl.report.run_tables import reached
 from corerl.report.scorefiles import holds_best
-from corerl.report.sections import Section, sections
+from corerl.report.sections import Section, fill, sections
 
 LIVE = (
     "aggregates",
@@ -38,6 +38,8 @@ LIVE = (
 )  # the page's script draws them
 CURVES = ("tasks", "efficiency", "regret")  # of all evaluations, whichever of them counts
 MANY = 20_000  # evaluations whose curves take longer to draw than a process to start
+Drawing = tuple[str, Callable[[], tuple[bytes, bytes, bool]]]
+"""A caption, and what waits for `drawing.render`."""
 SWITCHES = ("best", "unequal", "risk", "rliable", "unfinished")
 
 
@@ -60,22 +62,22 @@ def build(args: argparse.Namespace) -> int:
         _refuse_best(results.scores["file"].unique())
     tables = [read_published(name) for name in args.published]
     published = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=COLUMNS)
-    parts = sections(results, published, options)
+    parts = sections(results, options)
     look = colours.looks(results.scores["algorithm"])
-    for section in parts:
-        risk.add(section, options)
-        rewards.add(section, options)
-    plans = {section.folder: _plan(section, look, options) for section in parts}
-    announce(args.out, _files(parts, plans))
     pictures, failures = {}, []
     with ProcessPoolExecutor(1, get_context("spawn")) as second:  # starts with what is submitted
-        drawn = {s.folder: _begin(s, plans[s.folder], options, args.note, second) for s in parts}
+        begun = {s.folder: _begin_curves(s, look, options, args.note, second) for s in parts}
+        for section in parts:
+            fill(section, published, options)
+            risk.add(section, options)
+            rewards.add(section, options)
+        plans = {s.folder: _plan(s, look, options, args.note, begun[s.folder]) for s in parts}
+        announce(args.out, _files(parts, plans))
         data = Data(results, parts, look, args.out, options)
         for section in parts:
             folder = args.out / section.folder
             _write_tables(section, folder)
-            plan = plans[section.folder]
-            pictures[section.folder] = _draw(section, folder, plan, drawn[section.folder], failures)
+            pictures[section.folder] = _draw(section, folder, plans[section.folder], failures)
     notes = [*results.notes, *_unfinished_notes(results.runs), *_boxes(parts, args.note), *failures]
     if args.note:
         notes.insert(0, args.note)
@@ -151,32 +153,27 @@ _KEYS = ["algorithm", "task", "seed", "step", "config", "unit", "pretrained"]
 # ---------------------------------------------------------------------------------------- figures
 
 
-def _begin(
-    section: Section, plan: dict[str, Plot], options: Options, note: str, second: Executor
-) -> dict[str, Callable]:
-    """Returns of each figure what waits for `drawing.render`. A second process draws many curves already."""
-    drawn = {}
-    for name, (_, draw) in plan.items():
-        job = (draw, name, _foot(section, name, options, note))
-        far = name == "tasks" and len(section.history) > MANY
-        drawn[name] = (
-            second.submit(drawing.render, *job).result if far else partial(drawing.render, *job)
-        )
-    return drawn
+def _begin_curves(
+    section: Section, look: dict, options: Options, note: str, second: Executor
+) -> dict[str, Drawing]:
+    """Begins the learning curves, if there are any. A second process draws many while this one goes on."""
+    if not len(figures.curved(section.history)):
+        return {}
+    draw = partial(figures.tasks, section.history, look, section.axis)
+    job = (drawing.render, draw, "tasks", _foot(section, "tasks", options, note))
+    caption = "Learning curves: mean over seeds, with 95% t intervals where there are at least three seeds"
+    far = len(section.history) > MANY
+    return {"tasks": (caption, second.submit(*job).result if far else partial(*job))}
 
 
 def _draw(
-    section: Section,
-    folder: Path,
-    plan: dict[str, Plot],
-    drawn: dict[str, Callable],
-    failures: list[str],
+    section: Section, folder: Path, plan: dict[str, Drawing], failures: list[str]
 ) -> list[Picture]:
     """Draws and writes what the section has data for. A figure that fails is noted, not fatal."""
     pictures = []
-    for name, (caption, _) in plan.items():
+    for name, (caption, drawn) in plan.items():
         try:
-            png, svg, wide = drawn[name]()
+            png, svg, wide = drawn()
         except Exception as error:
             failures.append(
                 f"The figure {folder / name} could not be drawn ({type(error).__name__}: {error}). "
@@ -193,20 +190,22 @@ def _draw(
 
 def _foot(section: Section, figure: str, options: Options, note: str) -> str:
     """Returns what stands below a figure, which travels without its page: steps, --best, and the note."""
-    steps = section.tables[0].steps
     best = options.best and figure not in CURVES
-    return "; ".join(filter(None, [steps and f"{steps} steps", best and options.protocol, note]))
+    steps = section.steps and f"{section.steps} steps"
+    return "; ".join(filter(None, [steps, best and options.protocol, note]))
 
 
-def _plan(section: Section, look: dict, options: Options) -> dict[str, Plot]:
-    """Returns {file stem: plot} of the figures that the section has data for."""
-    plan = {} if section.aggregates is None else _aggregate_plots(section, look, options)
-    if len(figures.curved(section.history)):
-        plan["tasks"] = (
-            "Learning curves: mean over seeds, with 95% t intervals where there are at least three seeds",
-            partial(figures.tasks, section.history, look, section.axis),
-        )
-    return plan | risk.plots(section, look, options)
+def _plan(
+    section: Section, look: dict, options: Options, note: str, begun: dict[str, Drawing]
+) -> dict[str, Drawing]:
+    """Returns {file stem: drawing} of the figures that the section has data for."""
+    plots = {} if section.aggregates is None else _aggregate_plots(section, look, options)
+    plots |= begun | risk.plots(section, look, options)
+    foot = {name: _foot(section, name, options, note) for name in plots}
+    return {
+        name: begun.get(name) or (caption, partial(drawing.render, draw, name, foot[name]))
+        for name, (caption, draw) in plots.items()
+    }
 
 
 def _aggregate_plots(section: Section, look: dict, options: Options) -> dict[str, Plot]:

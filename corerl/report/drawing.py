@@ -27,6 +27,9 @@ LEGEND = 8  # points
 LETTER = 0.55  # the mean width of a letter, of its size
 
 
+PNG = {"compress_level": 4}  # three quarters of the usual level's time for 2% more bytes
+
+
 STYLE = {
     "font.size": 9,
     "axes.titlesize": 9,
@@ -69,10 +72,10 @@ def render(draw: Callable[[], Figure], name: str, foot: str = "") -> tuple[bytes
         png, svg = io.BytesIO(), io.BytesIO()
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"Glyph \d+")  # one for each letter: see `boxes`
-            figure.savefig(png, format="png", dpi=200, facecolor="white")
-            figure.set_layout_engine(
-                "none"
-            )  # it stays as it was found, which took as long as drawing
+            figure.set_dpi(200)
+            figure.get_layout_engine().execute(figure)
+            figure.set_layout_engine(None)  # with one, savefig lays out and draws everything twice
+            figure.savefig(png, format="png", dpi=200, facecolor="white", pil_kwargs=PNG)
             figure.savefig(svg, format="svg", facecolor="white", metadata={"Date": None})
     return png.getvalue(), svg.getvalue(), figure.get_figwidth() > HALF[0]
 

@@ -150,10 +150,11 @@ def tasks(history: pd.DataFrame, look: dict, unit: str) -> Figure:
 
 
 def _mean_curve(rows: pd.DataFrame) -> dict[str, np.ndarray]:
-    scores = curve_scores(rows)
-    low, high = stats.mean_band(scores.to_numpy())
-    mean = scores.to_numpy().mean(0)
-    return {"step": scores.columns.to_numpy(), "value": mean, "low": low, "high": high}
+    _, steps, scores = seeds_by_steps(rows)
+    drawn = np.isin(steps, thinned(steps))
+    steps, scores = steps[drawn], scores[:, drawn]
+    low, high = stats.mean_band(scores)
+    return {"step": steps, "value": scores.mean(0), "low": low, "high": high}
 
 
 def distributions(returns: pd.DataFrame, look: dict) -> Figure:
@@ -231,22 +232,17 @@ def _panels(tasks: list[str], height: float, unit: str) -> tuple[Figure, dict]:
     return figure, panels
 
 
-def curve_scores(rows: pd.DataFrame) -> pd.DataFrame:
-    """Returns seeds by steps, of a cell's steps that every seed evaluated, thinned for drawing."""
-    scores = seeds_by_steps(rows)
-    return scores[thinned(scores.columns)]
+def seeds_by_steps(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns a cell's seeds (n,), the steps that all of them evaluated (k,), and its scores (n, k).
 
-
-def seeds_by_steps(rows: pd.DataFrame) -> pd.DataFrame:
-    """Returns a cell's scores at the steps that every seed evaluated. No step of a seed stands twice."""
+    No step of a seed stands twice.
+    """
     seeds, row = np.unique(rows["seed"].to_numpy(), return_inverse=True)
     steps, column = np.unique(rows["step"].to_numpy(), return_inverse=True)
     scores = np.full((len(seeds), len(steps)), np.nan)
     scores[row, column] = rows["score"].to_numpy()  # in a tenth of the time of a pivot table
     whole = ~np.isnan(scores).any(0)
-    return pd.DataFrame(
-        scores[:, whole], pd.Index(seeds, name="seed"), pd.Index(steps[whole], name="step")
-    )
+    return seeds, steps[whole], scores[:, whole]
 
 
 def thinned(steps: Iterable[int]) -> list[int]:

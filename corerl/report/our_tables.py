@@ -20,7 +20,6 @@ from corerl.report.tables import (
     Table,
     column,
     plural,
-    shared,
 )
 from corerl.report.units import UNITS
 
@@ -98,12 +97,11 @@ def task_row(task: str, found: list[Cell | None]) -> Row:
 
 
 def _scores(section: Section, options: Options) -> Table:
-    names, own = section.algorithms, cells(section.runs)
+    names, own = section.algorithms, section.cells
     rows = [
         task_row(t, _emphasised([own.get((a, t)) for a in names], options)) for t in section.tasks
     ]
     columns = [column(a, [row.cells[i] for row in rows], algorithm=a) for i, a in enumerate(names)]
-    steps = shared(cell.steps for cell in own.values())
     notes = [f"Per task: mean ± standard deviation over seeds (ddof 1). {TOP_RULE}"]
     if section.aggregates is not None:
         equal = all(_comparable(row.cells, options) for row in rows if row.key in section.shared)
@@ -127,7 +125,7 @@ def _scores(section: Section, options: Options) -> Table:
         tuple(rows),
         digits=section.digits(own.values()),
         notes=tuple(notes),
-        steps=steps,
+        steps=section.steps,
     )
 
 
@@ -201,7 +199,7 @@ def improvement(section: Section, options: Options) -> pd.DataFrame | None:
     if len(names) < 2 or (options.baseline and options.baseline not in names):
         return None
     base, runs = options.baseline, section.pooled
-    own = cells(runs)
+    own = section.cells
     pairs = [(x, base) for x in names if x != base] if base else [(names[0], y) for y in names[1:]]
     rows = []
     for x, y in pairs:

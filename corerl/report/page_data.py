@@ -155,15 +155,15 @@ def _curves(section: Section) -> list[dict[str, Any]]:
     common = stats.common_steps(history[history["task"].isin(section.shared)])
     kept = {name: set(thinned(rows["step"])) for name, rows in common.groupby("algorithm")}
     for (algorithm, task), rows in history.groupby(["algorithm", "task"], sort=False):
-        scores = seeds_by_steps(rows)
-        drawn = kept.get(algorithm, set()) | set(thinned(scores.columns))
-        scores = scores.loc[:, scores.columns.isin(drawn)]
-        if scores.shape[1] < 2:
+        seeds, steps, scores = seeds_by_steps(rows)
+        drawn = np.isin(steps, [*kept.get(algorithm, ()), *thinned(steps)])
+        steps, scores = steps[drawn], scores[:, drawn]
+        if len(steps) < 2:
             continue
-        low, high = stats.mean_band(scores.to_numpy())
-        curve = {"algorithm": algorithm, "task": task, "steps": scores.columns.tolist()}
-        curve |= {"mean": scores.mean().tolist(), "seeds": scores.index.tolist()}
-        curve["scores"] = scores.to_numpy().tolist()
+        low, high = stats.mean_band(scores)
+        curve = {"algorithm": algorithm, "task": task, "steps": steps.tolist()}
+        curve |= {"mean": scores.mean(0).tolist(), "seeds": seeds.tolist()}
+        curve["scores"] = scores.tolist()
         if np.isfinite(low).all():
             curve |= {"low": low.tolist(), "high": high.tolist()}
         found.append(curve)

@@ -13,7 +13,6 @@ import pandas as pd
 from corerl.report import stats
 from corerl.report.files import free_name
 from corerl.report.options import Options
-from corerl.report.our_tables import cells as own_cells
 from corerl.report.our_tables import task_row
 from corerl.report.published import METRICS, sample_std, short_source
 from corerl.report.tables import DOWN, UP, Cell, Column, Table, column, short
@@ -94,7 +93,7 @@ def comparisons(section: Section, published: pd.DataFrame, options: Options) -> 
         if len(theirs):
             name = free_name(f"published-{_slug(label)}", taken)
             taken.add(name)
-            tables.append(_comparison(name, section, label, ours, theirs, options))
+            tables.append(_comparison(name, section, label, theirs, options))
     return tables
 
 
@@ -102,12 +101,11 @@ def _comparison(
     name: str,
     section: Section,
     label: str,
-    ours: pd.DataFrame,
     theirs: pd.DataFrame,
     options: Options,
 ) -> Table:
     """Tabulates published numbers, all of tasks that we ran, beside ours."""
-    own = own_cells(ours)
+    own = section.cells
     tasks = sorted(set(theirs["task"]))
     sources = _columns_of(theirs)
     order = sources.value_counts(sort=True).index

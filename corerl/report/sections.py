@@ -11,7 +11,7 @@ from corerl.report import figures, our_tables, published_tables, rliable_table, 
 from corerl.report.files import free_name
 from corerl.report.load import Results
 from corerl.report.options import GAMMA, Options
-from corerl.report.tables import Cell, Table, digits_of
+from corerl.report.tables import Cell, Table, digits_of, shared
 from corerl.report.units import UNITS
 
 TAKEN = {"data", "dialog", "how", "left-out", "runs", "switches", "tip"}
@@ -28,6 +28,7 @@ class Section:
     runs: pd.DataFrame  # one row per run: the evaluation that counts, `last_step` of the run
     history: pd.DataFrame  # every evaluation
     shared: list[str]  # tasks that every algorithm has, over which aggregates go
+    cells: dict[tuple[str, str], Cell]  # of every algorithm and task
     aggregates: pd.DataFrame | None = None
     profiles: pd.DataFrame | None = None
     efficiency: pd.DataFrame | None = None  # the aggregate at every step that all seeds evaluated
@@ -60,6 +61,11 @@ class Section:
         return 1 if self.scored else digits_of(cells)
 
     @property
+    def steps(self) -> str:
+        """The steps that all cells share, or empty."""
+        return shared(cell.steps for cell in self.cells.values())
+
+    @property
     def algorithms(self) -> list[str]:
         return list(dict.fromkeys(self.runs["algorithm"]))
 
@@ -73,8 +79,10 @@ class Section:
         return self.runs[self.runs["task"].isin(self.shared)]
 
 
-def sections(results: Results, published: pd.DataFrame, options: Options) -> list[Section]:
+def sections(results: Results, options: Options) -> list[Section]:
     """Returns one section for each collection and unit, in the order in which they were read.
+
+    Each has its runs, with the algorithms in their order, and their cells. `fill` adds the rest.
 
     Raises:
         CorerlError: the baseline is no algorithm that was read.
@@ -91,7 +99,7 @@ def sections(results: Results, published: pd.DataFrame, options: Options) -> lis
     found = []
     for name, unit in keys:
         rows = scores[(collection == name) & (scores["unit"] == unit)]
-        found.append(_section(name, unit, rows, results.labels, published, options))
+        found.append(_section(name, unit, rows, results.labels, options))
     for section in found:
         taken = TAKEN | {other.folder for other in found}
         unit = {"normalised": "", "success": "-success", "raw": "-raw"}[section.unit]
@@ -104,29 +112,35 @@ def _section(
     unit: str,
     scores: pd.DataFrame,
     labels: dict[str, str],
-    published: pd.DataFrame,
     options: Options,
 ) -> Section:
     runs = stats.best(scores) if options.best else stats.final(scores)
     last = scores.groupby(["algorithm", "task", "seed"])["step"].max().rename("last_step")
     runs = runs.join(last, on=["algorithm", "task", "seed"])
     tasks = runs.groupby("algorithm")["task"].agg(set)
-    shared = sorted(set.intersection(*tasks))
-    section = Section(name or "scores", unit, runs, scores, shared, labels=labels)
-    if section.scored and shared:
+    common = sorted(set.intersection(*tasks))
+    cells = our_tables.cells(runs)
+    section = Section(name or "scores", unit, runs, scores, common, cells, labels=labels)
+    if section.scored and common:
+        values = stats.aggregate(section.pooled, [options.metric], replicates=0)
+        values = values.set_index("algorithm")["value"]
+        section.runs, section.history = _ordered(runs, values), _ordered(scores, values)
+    section.notes += _notes(section, tasks)
+    return section
+
+
+def fill(section: Section, published: pd.DataFrame, options: Options) -> None:
+    """Adds aggregates, profiles, curves, improvements and all tables."""
+    if section.scored and section.shared:
         common = {"gamma": GAMMA, "replicates": options.replicates}
         section.aggregates = stats.aggregate(section.pooled, **common)
-        section.runs = _ordered(runs, section.aggregates, options.metric)
-        section.history = _ordered(scores, section.aggregates, options.metric)
         section.profiles, section.efficiency = _drawn(section, options)
         section.improvement = our_tables.improvement(section, options)
-    section.notes += _notes(section, tasks)
     section.tables += our_tables.tables(section, options)
     if options.rliable and section.aggregates is not None:
         section.tables.append(rliable_table.table(section, options))
     section.tables += published_tables.comparisons(section, published, options)
     section.others += published_tables.others(section, published, options)
-    return section
 
 
 def _drawn(section: Section, options: Options) -> tuple[pd.DataFrame, pd.DataFrame | None]:
@@ -141,9 +155,8 @@ def _drawn(section: Section, options: Options) -> tuple[pd.DataFrame, pd.DataFra
     return profiles, stats.curves(history, options.metric, replicates=replicates)
 
 
-def _ordered(runs: pd.DataFrame, aggregates: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Runs with the algorithms in descending order of the metric."""
-    values = aggregates[aggregates["metric"] == metric].set_index("algorithm")["value"]
+def _ordered(runs: pd.DataFrame, values: pd.Series) -> pd.DataFrame:
+    """Runs with the algorithms in descending order of their values."""
     key = runs["algorithm"].map(values)
     return runs.iloc[np.argsort(-key.to_numpy(), kind="stable")]
 

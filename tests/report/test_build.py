@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import matplotlib.image
 import pandas as pd
 import pytest
-from trees import write_run
+from trees import sections, write_run
 from wording import refused, says
 
 from corerl.report import build, drawing, figures, files, rewards, run_tables
@@ -19,7 +19,6 @@ from corerl.report.cli import add_arguments
 from corerl.report.load import load
 from corerl.report.options import Options
 from corerl.report.published import COLUMNS
-from corerl.report.sections import sections
 
 TASKS = ("d4rl/hopper-medium-v2", "d4rl/walker2d-medium-v2")
 
@@ -392,7 +391,7 @@ def test_sample_efficiency_is_of_the_chosen_metric_over_the_tasks_that_all_ran(
     options, nothing = Options("mean", replicates=10), pd.DataFrame(columns=COLUMNS)
     (section,) = sections(load([tmp_path]), nothing, options)
     monkeypatch.setattr(figures, "efficiency", lambda table, *_: table)
-    table = build._plan(section, {}, options)["efficiency"][1]()
+    table = build._aggregate_plots(section, {}, options)["efficiency"][1]()
     own = section.history[section.history["task"] != "d4rl/z"]
     means = own.groupby(["algorithm", "step"])["score"].mean()
     found = table.set_index(["algorithm", "step"])["value"]

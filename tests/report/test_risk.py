@@ -15,7 +15,6 @@ from corerl.report import figures, risk, stats
 from corerl.report.colours import looks
 from corerl.report.load import load
 from corerl.report.options import Options
-from corerl.report.published import COLUMNS
 from corerl.report.sections import sections
 from corerl.risk import measures
 
@@ -123,7 +122,7 @@ def test_the_trade_off_of_mean_and_tail(tmp_path, report):
     _, out, _, _ = report(tmp_path / "runs")
     assert (out / "risk-raw" / "tradeoff.png").stat().st_size > 5000
     results, options = load([tmp_path / "runs"]), Options(replicates=200)
-    (section,) = sections(results, pd.DataFrame(columns=COLUMNS), options)
+    (section,) = sections(results, options)
     points = risk.trade_offs(risk.read_returns(section.runs), options)
     assert list(points["algorithm"]) == ["Careful", "Careful"] and list(points["tau"]) == [0.1, 0.5]
     assert points["mean"].tolist() == pytest.approx([0.545, 0.725])

@@ -6,12 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from rliable import library, metrics
+from trees import sections
 
 from corerl.report import stats
 from corerl.report.load import Results, load
 from corerl.report.options import Options
 from corerl.report.published import COLUMNS as PUBLISHED
-from corerl.report.sections import Section, sections
+from corerl.report.sections import Section
 
 NOTHING = pd.DataFrame(columns=PUBLISHED)
 REPLICATES = 200

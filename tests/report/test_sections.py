@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from trees import sections
 from wording import lacking, refused, says
 
 from corerl.report import stats
@@ -12,7 +13,6 @@ from corerl.report.options import Options
 from corerl.report.published import COLUMNS as PUBLISHED
 from corerl.report.published_tables import difference
 from corerl.report.scorefiles import COLUMNS
-from corerl.report.sections import sections
 from corerl.report.tables import DOWN, UP, Cell
 
 NOTHING = pd.DataFrame(columns=PUBLISHED)

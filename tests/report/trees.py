@@ -1,14 +1,26 @@
-"""Run directories as training writes them, with made-up scores."""
+"""Run directories as training writes them, with made-up scores, and sections of a report as it has them."""
 
 import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import yaml
 
+from corerl.report.load import Results
+from corerl.report.options import Options
+from corerl.report.sections import Section, fill
+from corerl.report.sections import sections as begun
 from corerl.runs.directory import group_name
 
 COLUMNS = "task,algorithm,config,seed,step,return,score,episodes,length,return_std"
+
+
+def sections(results: Results, published: pd.DataFrame, options: Options) -> list[Section]:
+    found = begun(results, options)
+    for section in found:
+        fill(section, published, options)
+    return found
 
 
 def write_run(

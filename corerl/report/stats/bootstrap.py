@@ -100,13 +100,13 @@ def _counts(rng: np.random.Generator, n: int, runs: int, rows: int) -> np.ndarra
 def replicate(runs: Runs, statistic, replicates: int, seed: int) -> np.ndarray:
     """Returns (replicates, ...) values of a function of weighted runs."""
     rows = _rows(runs.sizes)
-    return np.concatenate(
-        [
-            statistic(runs, block[i : i + rows, runs.order] * runs.weight)
-            for block in draws(runs.sizes, replicates, seed)
-            for i in range(0, len(block), rows)
-        ]
-    )
+    parts = []
+    for block in draws(runs.sizes, replicates, seed):
+        for i in range(0, len(block), rows):
+            weights = block[i : i + rows, runs.order].astype(np.float64)
+            weights *= runs.weight
+            parts.append(statistic(runs, weights))
+    return np.concatenate(parts)
 
 
 def percentiles(replicates: np.ndarray, level: float) -> np.ndarray:

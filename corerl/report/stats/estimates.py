@@ -38,9 +38,10 @@ class Estimate:
 
 def mean_between(score: np.ndarray, weights: np.ndarray, low: float, high: float) -> np.ndarray:
     """Returns the mean of the ascending scores between two cumulated weights, splitting boundary runs."""
-    cumulated = np.cumsum(weights, axis=-1)
+    cumulated = np.zeros((len(score) + 1, len(weights))).T  # in memory as the weights are
+    np.cumsum(weights, axis=-1, out=cumulated[:, 1:])
     np.clip(cumulated, low, high, out=cumulated)
-    return np.diff(cumulated, axis=-1, prepend=low) @ score / (high - low)
+    return np.diff(cumulated) @ score / (high - low)
 
 
 def _iqm(runs: Runs, weights: np.ndarray) -> np.ndarray:
@@ -57,7 +58,8 @@ def _mean(runs: Runs, weights: np.ndarray) -> np.ndarray:
 def _median(runs: Runs, weights: np.ndarray) -> np.ndarray:
     member = np.zeros((len(runs.score), len(runs.sizes)))
     member[np.arange(len(runs.score)), runs.task] = runs.score / runs.sizes.max()
-    return np.median(weights @ member, axis=-1)
+    ordered, half = np.sort(weights @ member), len(runs.sizes) // 2
+    return (ordered[:, half] + ordered[:, -1 - half]) / 2  # as np.median, in less time
 
 
 def _optimality_gap(runs: Runs, weights: np.ndarray, gamma: float) -> np.ndarray:
