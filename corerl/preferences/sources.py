@@ -71,8 +71,8 @@ class Preferences(Settings):
         faults = [name for name in ("epsilon", "skip", "equal") if getattr(self, name)]
         require(
             self.ranked == 2 or not faults,
-            f"{key}.{', '.join(faults)} only works for pairs. Leave it out, or set {key}.ranked=2 instead of "
-            f"{self.ranked}",
+            f"{key}.{', '.join(faults)} is for pairs only, but {key}.ranked={self.ranked}. Leave out one of "
+            "the two",
         )
         require(
             self.source != "file" or self.path,
