@@ -98,7 +98,7 @@ class Config(MLPSettings, FineTuning):
 
 
 class CQL(PolicyActing):
-    """S independent learners."""
+    """CQL agents of S seeds, trained together."""
 
     weights = WEIGHTS
 

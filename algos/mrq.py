@@ -150,7 +150,7 @@ class Encoder(nn.Module):
 
 
 class MRQ(Stateful):
-    """S independent learners."""
+    """MR.Q agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg

@@ -99,7 +99,7 @@ def layers(cfg: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 class ReBRAC(TanhActing):
-    """S independent learners."""
+    """ReBRAC agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg

@@ -107,7 +107,7 @@ def policy_and_temperature_loss(
 
 
 class SAC(PolicyActing):
-    """S independent learners. `experts` actions are drawn for every step of the policy."""
+    """SAC agents of S seeds. `experts` actions are drawn for every step of the policy."""
 
     experts = 1
 
