@@ -54,7 +54,7 @@ class Config(td3_bc.Config):
 
 
 class A2PR(TD3BC):
-    """S independent learners."""
+    """A2PR agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         super().__init__(cfg, spec)

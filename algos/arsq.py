@@ -138,7 +138,7 @@ class Critic(nn.Module):
 
 
 class ARSQ(Stateful):
-    """S independent learners. `choices` is L * D, how many make an action."""
+    """ARSQ agents of S seeds. `choices` is L * D, how many make an action."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg, self.bins = cfg, Bins(cfg.levels, cfg.bins)

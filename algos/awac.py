@@ -64,7 +64,7 @@ class Config(MLPSettings, FineTuning):
 
 
 class AWAC(PolicyActing):
-    """S independent learners."""
+    """AWAC agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg

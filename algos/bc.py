@@ -57,7 +57,7 @@ class Config(MLPSettings):
 
 
 class BC(Stateful):
-    """S independent learners."""
+    """BC agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         sizes = [spec.observation_dim, *[cfg.hidden_width] * cfg.hidden_layers, spec.action_dim]

@@ -79,7 +79,7 @@ def squared_error(
 
 
 class ValidatedBC(bc.BC):
-    """S independent learners. Each keeps its best policy."""
+    """NeoRL-2's BC agents of S seeds. Each keeps its best policy."""
 
     def __init__(self, cfg: Config, spec: Spec):
         super().__init__(cfg, spec)

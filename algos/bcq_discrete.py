@@ -68,7 +68,7 @@ class Config(MLPSettings):
 
 
 class DiscreteBCQ(Stateful):
-    """S independent learners."""
+    """Discrete BCQ agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg

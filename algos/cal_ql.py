@@ -192,7 +192,7 @@ def bellman_and_gap(
 
 
 class CalQL(PolicyActing):
-    """S independent learners."""
+    """Cal-QL agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg, self.normalizer = cfg, spec.normalizer

@@ -112,7 +112,7 @@ class LabelledVelocity(nn.Module):
 
 
 class CFGRL(Stateful):
-    """S independent learners."""
+    """CFGRL agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg, self.normalizer = cfg, spec.normalizer

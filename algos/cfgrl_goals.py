@@ -64,7 +64,7 @@ class Draws(NamedTuple):
 
 
 class CFGRLGoals(Stateful):
-    """S independent learners. Attributes: `none` (S, 1, G), the vector in the place of a goal."""
+    """Goal-conditioned CFGRL agents of S seeds. `none` (S, 1, G) stands for no goal."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg, self.normalizer = cfg, goals.Shown(spec)

@@ -129,7 +129,7 @@ class Critics(nn.Module):
 
 
 class CODAC(PolicyActing):
-    """S independent learners."""
+    """CODAC agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg

@@ -98,7 +98,7 @@ class Config(MLPSettings):
 
 
 class CPL(PolicyActing):
-    """S independent learners."""
+    """CPL agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg

@@ -172,7 +172,7 @@ class PreferenceModel(Stateful):
 
 
 class RankedCPL(Stateful):
-    """S independent learners."""
+    """Ranked CPL agents of S seeds, trained together."""
 
     def __init__(self, cfg: Ranked, spec: Spec):
         self.cfg = cfg

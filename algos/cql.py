@@ -98,7 +98,7 @@ class Config(MLPSettings, FineTuning):
 
 
 class CQL(PolicyActing):
-    """S independent learners."""
+    """CQL agents of S seeds, trained together."""
 
     weights = WEIGHTS
 
@@ -118,7 +118,7 @@ class CQL(PolicyActing):
         fallback = -float(spec.action_dim)
         self.target_entropy = fallback if cfg.target_entropy is None else cfg.target_entropy
         backups = 1 if cfg.max_backup == "off" else cfg.samples
-        self.draws = [1, backups, cfg.samples, cfg.samples]  # K of each field of Noise
+        self.noise_counts = [1, backups, cfg.samples, cfg.samples]  # of the fields of CQLNoise
 
         critics = [*self.critic.parameters(), *self.log_alpha_prime.parameters()]
         alpha = self.alpha_optimizer = optim.Adam(self.log_alpha.parameters(), cfg.policy_lr)
@@ -250,7 +250,7 @@ def learn(kind: type[CQL], cfg: Config, run: Run, cloned: int = 0) -> None:
     buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
     agent = kind(cfg, run.spec(buffer, normalizer))
     per_action = (cfg.batch_size, buffer.action_dim)
-    normal = run.normal("noise", sum(agent.draws), *per_action, block=32)
+    normal = run.normal("noise", sum(agent.noise_counts), *per_action, block=32)
     uniforms = run.uniform("uniform", cfg.samples, *per_action, block=32)
     update = compile.captured(agent.update, run.mode)
     warm_start = compile.captured(agent.warm_start, run.mode) if cloned else update
@@ -260,7 +260,7 @@ def learn(kind: type[CQL], cfg: Config, run: Run, cloned: int = 0) -> None:
         phases.act(step, agent.explore)
         if phases.learns(step):
             step_of_all = warm_start if step <= cloned else update
-            noise = CQLNoise(*normal.next().split(agent.draws, 1))
+            noise = CQLNoise(*normal.next().split(agent.noise_counts, 1))
             metrics = step_of_all(phases.sample(step), noise, uniforms.next())
             run.log(step, metrics | phases.metrics())
         run.evaluate(step, agent.act)

@@ -58,7 +58,7 @@ class Config(MLPSettings):
 
 
 class DiscreteCQL(Stateful):
-    """S independent learners."""
+    """Discrete CQL agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg

@@ -84,7 +84,7 @@ class Config(cql.Config):
 
 
 class OfficialCQL(cql.CQL):
-    """S independent learners."""
+    """Official CQL agents of S seeds, trained together."""
 
     weights = WEIGHTS
 

@@ -161,7 +161,7 @@ class Critic(nn.Module):
 
 
 class CQN(Stateful):
-    """S independent learners. `choices` is L * D, how many make an action."""
+    """CQN agents of S seeds. `choices` is L * D, how many make an action."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg, self.bins = cfg, Bins(cfg.levels, cfg.bins)

@@ -84,7 +84,7 @@ class Classifiers(nn.Module):
 
 
 class CRL(PolicyActing):
-    """S independent learners."""
+    """CRL agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg, self.normalizer = cfg, goals.Shown(spec)

@@ -132,7 +132,7 @@ class GaussianOfState(nn.Module):
 
 
 class CRR(PolicyActing):
-    """S independent learners."""
+    """CRR agents of S seeds, trained together."""
 
     policy: GaussianOfState | ScaledTanhGaussian
 

@@ -152,7 +152,7 @@ class Config(DeepQ):
 
 
 class CVaR(Stateful):
-    """S independent learners."""
+    """Deep CVaR agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         cfg.require_range()

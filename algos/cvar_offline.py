@@ -133,7 +133,7 @@ class Stocks(nn.Module):
 
 
 class CVaROffline(Stateful):
-    """S independent learners.
+    """Static CVaR (TD3+BC) agents of S seeds, trained together.
 
     Args:
         to_go: `(N,)`, the data's discounted returns to go, on the learned scale; None for an agent that is

@@ -173,7 +173,7 @@ class ScoringFunction:
 
 
 class CVaRPG(Stateful):
-    """S independent learners."""
+    """CVaR policy gradient agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg, device = cfg, spec.device

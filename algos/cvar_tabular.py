@@ -25,7 +25,7 @@ Differences from the papers:
     returns; static's value is then within steps * resolution / 2 of the exact optimum, and naive's of
     what its policy, chosen by rounded laws, is worth. What static's policy earns where rewards are not
     rounded may lie further below: playing it tells. The values of iterated and ecrm are exact whatever it
-    is. Every law that is told is rounded.
+    is. Every printed distribution is rounded.
  3. ECRM as stated is Yu and Shen 2022's with the rewards of a finite MDP, which are drawn with the
     transition: each is scored given its state and action. `solvers.ecrm_of_states` has their own index.
  4. Where actions tie, the first is taken; a tie means equal to 1e-12 of the values' scale.

@@ -49,7 +49,7 @@ class Config(Ranked):
 
 
 class DPPO(RankedCPL):
-    """S independent learners."""
+    """DPPO agents of S seeds, trained together."""
 
     def loss(self, batch: Segments, keys: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         """Computes the loss on all pairs of the batch. `keys` (S, layers) are for dropout."""

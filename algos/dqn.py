@@ -55,7 +55,7 @@ class Config(DeepQ):
 
 
 class DQN(Stateful):
-    """S independent learners."""
+    """DQN agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg

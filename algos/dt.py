@@ -176,7 +176,7 @@ class Transformer(transformer.Trunk):
 
 
 class DT(Stateful):
-    """S independent learners."""
+    """DT agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec, network: Callable[..., nn.Module] = Transformer):
         """`network` makes the policy's network, of `Transformer`'s first four arguments and `discrete`."""

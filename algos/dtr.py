@@ -116,7 +116,7 @@ class Config(transformer.TransformerSettings):
 
 
 class DTR(Stateful):
-    """S independent learners. Over `spec.steps` updates the weight of Q grows and the rates fall."""
+    """DTR agents of S seeds. Over `spec.steps` updates the weight of Q grows and the rates fall."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg, self._steps = cfg, spec.steps

@@ -113,7 +113,7 @@ class Config(MLPSettings):
 
 
 class DVL(PolicyActing):
-    """S independent learners."""
+    """f-DVL agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg

@@ -140,7 +140,7 @@ class EDACNoise(NamedTuple):
 
 
 class EDAC(PolicyActing):
-    """S independent learners."""
+    """EDAC agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg

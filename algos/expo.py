@@ -112,7 +112,7 @@ class Draws(NamedTuple):
 
 
 class EXPO(Stateful):
-    """S independent learners."""
+    """EXPO agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg, self.normalizer = cfg, spec.normalizer

@@ -127,7 +127,7 @@ def encoded(beta: Tensor, size: int, base: float) -> Tensor:
 
 
 class FamO2O(IQL):
-    """S independent learners."""
+    """FamO2O agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         super().__init__(cfg, spec, Family)

@@ -83,7 +83,7 @@ class Draws(NamedTuple):
 
 
 class FQL(Stateful):
-    """S independent learners."""
+    """FQL agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg, self.normalizer = cfg, spec.normalizer

@@ -41,7 +41,7 @@ class Config(goals.GoalSettings):
 
 
 class GCBC(PolicyActing):
-    """S independent learners."""
+    """GCBC agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.normalizer = goals.Shown(spec)

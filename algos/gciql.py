@@ -50,7 +50,7 @@ class Config(goals.GoalSettings):
 
 
 class GCIQL(PolicyActing):
-    """S independent learners."""
+    """GCIQL agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg, self.normalizer = cfg, goals.Shown(spec)

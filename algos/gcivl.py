@@ -54,7 +54,7 @@ class Config(goals.GoalSettings):
 
 
 class GCIVL(PolicyActing):
-    """S independent learners."""
+    """GCIVL agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg, self.normalizer = cfg, goals.Shown(spec)

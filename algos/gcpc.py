@@ -159,7 +159,7 @@ class Policy(nn.Module):
 
 
 class GCPC(Stateful):
-    """S independent learners."""
+    """GCPC agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg, self.normalizer = cfg, goals.Shown(spec)

@@ -99,7 +99,7 @@ class Config(goals.GoalSettings):
 
 
 class GOAT(TanhActing):
-    """S independent learners."""
+    """GOAT agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg, self.normalizer = cfg, goals.Shown(spec)

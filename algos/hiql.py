@@ -73,7 +73,7 @@ class Representation(networks.MLP):
 
 
 class HIQL(Stateful):
-    """S independent learners."""
+    """HIQL agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg, self.normalizer = cfg, goals.Shown(spec)

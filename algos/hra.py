@@ -45,7 +45,7 @@ class Config(DeepQ):
 
 
 class HRA(Stateful):
-    """S independent learners, with a head for each of K sources for every action."""
+    """HRA agents of S seeds, with a head for each of K sources for every action."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg

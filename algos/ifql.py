@@ -89,7 +89,7 @@ def implicit(agent: Any, batch: Batch) -> Implicit:
 
 
 class IFQL(Stateful):
-    """S independent learners."""
+    """IFQL agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg, self.normalizer = cfg, spec.normalizer

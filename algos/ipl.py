@@ -132,7 +132,7 @@ class IPLNoise(NamedTuple):
 
 
 class IPL(PolicyActing):
-    """S independent learners."""
+    """IPL agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg

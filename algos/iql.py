@@ -81,7 +81,7 @@ class Config(MLPSettings, FineTuning):
 
 
 class IQL(PolicyActing):
-    """S independent learners."""
+    """IQL agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec, policy: Callable[..., Any] = unsquashed):
         """`policy` makes the policy's network, as `unsquashed` does."""

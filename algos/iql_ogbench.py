@@ -51,7 +51,7 @@ class Config(MLPSettings, FineTuning):
 
 
 class IQLOnOGBench(IQL):
-    """S independent learners."""
+    """OGBench's IQL agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg

@@ -83,7 +83,7 @@ class ImplicitQuantiles(nn.Module):
 
 
 class IQN(Stateful):
-    """S independent learners."""
+    """IQN agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg

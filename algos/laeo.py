@@ -68,7 +68,7 @@ class Config(goals.GoalSettings):
 
 
 class LAEO(PolicyActing):
-    """S independent learners. The examples are states of success, `(M, O)`."""
+    """LAEO agents of S seeds. The examples are states of success, `(M, O)`."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg, self.normalizer = cfg, spec.normalizer

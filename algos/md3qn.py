@@ -112,7 +112,7 @@ def gaussian_mixture(distances: Tensor, bandwidths: Tensor, weights: Tensor) -> 
 
 
 class MD3QN(Stateful):
-    """S independent learners of M particles in R^K for every action."""
+    """MD3QN agents of S seeds, with M particles in R^K for every action."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg, self._actions = cfg, spec.action_dim

@@ -43,7 +43,7 @@ class Config(td3.Config):
 
 
 class MEX(TD3):
-    """S independent learners."""
+    """MEX agents of S seeds, trained together."""
 
     def critic_loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Subtracts from TD3's loss the optimistic values, summed over the critics."""

@@ -150,7 +150,7 @@ class Encoder(nn.Module):
 
 
 class MRQ(Stateful):
-    """S independent learners."""
+    """MR.Q agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg
@@ -189,7 +189,7 @@ class MRQ(Stateful):
         cfg = self.cfg
         with torch.no_grad():
             following = pieces.next_observations
-            goals = self.targets[0](following.flatten(1, 2)).unflatten(1, following.shape[1:3])
+            targets = self.targets[0](following.flatten(1, 2)).unflatten(1, following.shape[1:3])
             shares = two_hot(pieces.rewards, self._bins)
         features = self.encoder(pieces.observations)
         losses = {name: [] for name in LOSSES}
@@ -197,7 +197,7 @@ class MRQ(Stateful):
             joined = self.encoder.join(features, pieces.actions[:, :, k])
             end, features, logits = self.encoder.predict(joined)
             errors = (
-                (features - goals[:, :, k]).square().mean(-1),
+                (features - targets[:, :, k]).square().mean(-1),
                 -(shares[:, :, k] * logits.log_softmax(-1)).sum(-1),
                 (end - pieces.terminated[..., k]).square(),
             )
@@ -210,7 +210,7 @@ class MRQ(Stateful):
 
     def critic_loss(self, pieces: Pieces, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Pulls both critics to the return of the piece and min Q' after it, over the rewards' scale."""
-        y = self.goal(pieces, noise)
+        y = self.target_value(pieces, noise)
         with torch.no_grad():
             joined = self.encoder.join(self.encoder(pieces.observations), pieces.actions[:, :, 0])
         q = self.critic(joined[:, None]).squeeze(-1)
@@ -222,7 +222,7 @@ class MRQ(Stateful):
         return loss, {"critic_loss": loss, "q": value, "priorities": priorities}
 
     @torch.no_grad()
-    def goal(self, pieces: Pieces, noise: Tensor) -> Tensor:
+    def target_value(self, pieces: Pieces, noise: Tensor) -> Tensor:
         """Returns (r + ... + discount ** n * old scale * min Q'(s', a')) / scale, `(S, B)`."""
         cfg, (encoder, policy, critic) = self.cfg, self.targets
         count = pieces.counted.sum(-1, keepdim=True)
@@ -259,7 +259,7 @@ class MRQ(Stateful):
         model = dict(zip(LOSSES, self.since.losses.unbind(1), strict=True))
         return metrics | model, priorities
 
-    def represent(self, pieces: Pieces, terminals: Tensor) -> None:
+    def update_encoder(self, pieces: Pieces, terminals: Tensor) -> None:
         """Steps the encoders."""
         metrics = self._encoder_step(pieces, terminals)
         self.since.losses.copy_(torch.stack([metrics[name] for name in LOSSES], 1))
@@ -297,7 +297,7 @@ def train(cfg: Config, run: Run) -> None:
     exploration = run.normal("exploration", 1, envs.action_dim)
     uniform = run.uniform("random actions", 1, envs.action_dim)
     update = compile.captured(agent.update, run.mode)
-    represent = compile.captured(agent.represent, run.mode)
+    update_encoder = compile.captured(agent.update_encoder, run.mode)
     explore = compile.captured(agent.explore, run.mode)
     state = {"agent": agent, "envs": envs, "replay": replay}
     state |= {"noise": noise, "exploration": exploration, "uniform": uniform}
@@ -313,7 +313,7 @@ def train(cfg: Config, run: Run) -> None:
             if updates % cfg.target_every == 1 % cfg.target_every:
                 agent.copy_targets(replay.mean_size())
                 for _ in range(cfg.target_every):
-                    represent(replay.sample_pieces(cfg.horizon)[0], replay.terminated)
+                    update_encoder(replay.sample_pieces(cfg.horizon)[0], replay.terminated)
             pieces, places = replay.sample_pieces(cfg.n_step)
             metrics, priorities = update(pieces, noise.next())
             replay.prioritise(places, priorities)

@@ -121,7 +121,7 @@ class Encoder(SegmentTransformer):
 
 
 class OPPO(Stateful):
-    """S independent learners. Attributes: `best` (S, latent), z*."""
+    """OPPO agents of S seeds. Attributes: `best` (S, latent), z*."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg, self.normalizer = cfg, spec.normalizer

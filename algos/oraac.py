@@ -141,7 +141,7 @@ def _wide(weight: Tensor, bias: Tensor, rng: torch.Generator) -> None:
 
 
 class ORAAC(Stateful):
-    """S independent learners."""
+    """O-RAAC agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg

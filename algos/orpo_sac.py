@@ -112,7 +112,7 @@ class Discriminator(Stateful):
 
 
 class ORPOSAC(sac.SAC):
-    """S independent learners. `proxy` has the mean and variance of the proxy under the reference."""
+    """ORPO-SAC agents of S seeds. `proxy` has the mean and variance of the proxy under the reference."""
 
     def __init__(self, cfg: Config, spec: Spec):
         super().__init__(cfg, replace(spec, observation_dim=spec.observation_dim - 1))

@@ -102,7 +102,7 @@ class Config(sac.Config):
 
 
 class PEBBLE(sac.SAC):
-    """S independent learners. `reward` has S ensembles."""
+    """PEBBLE agents of S seeds. `reward` has S ensembles."""
 
     def __init__(self, cfg: Config, spec: Spec):
         super().__init__(cfg, spec)

@@ -139,7 +139,7 @@ def of_expert(x: Tensor, chosen: Tensor) -> Tensor:
 
 
 class PMOE(SAC):
-    """S independent learners."""
+    """PMOE agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.experts = cfg.experts

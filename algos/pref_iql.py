@@ -95,7 +95,7 @@ class Config(iql.Config):
 
 
 class PrefIQL(iql.IQL):
-    """S independent learners, as `IQL`, each with a reward of its own. `reward` has S of them."""
+    """P-IQL agents of S seeds, as `IQL`, each with a reward of its own. `reward` has S of them."""
 
     def __init__(self, cfg: Config, spec: Spec, reward: MarkovReward):
         super().__init__(cfg, spec)

@@ -172,7 +172,7 @@ class Values(Stateful):
 
 
 class QCS(DT):
-    """S independent learners. Attributes: `q_size` (S,), by which Q is divided."""
+    """QCS agents of S seeds. Attributes: `q_size` (S,), by which Q is divided."""
 
     def __init__(self, cfg: Config, spec: Spec):
         super().__init__(cfg, spec, dt.Transformer if cfg.policy == "transformer" else StepPolicy)

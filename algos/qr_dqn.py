@@ -51,7 +51,7 @@ class Config(DeepQ):
 
 
 class QRDQN(Stateful):
-    """S independent learners."""
+    """QR-DQN agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg

@@ -74,7 +74,7 @@ class Config(goals.GoalSettings):
 
 
 class QRL(PolicyActing):
-    """S independent learners."""
+    """QRL agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg, self.normalizer = cfg, goals.Shown(spec)

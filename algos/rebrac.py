@@ -99,7 +99,7 @@ def layers(cfg: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 class ReBRAC(TanhActing):
-    """S independent learners."""
+    """ReBRAC agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg
@@ -120,11 +120,11 @@ class ReBRAC(TanhActing):
         )
         self._critic_step = GradientStep(self.critic_loss, self.critic_optimizer, spec.mode)
 
-    # Losses. Batch fields are (S, B, ...); each loss is (S,). `shares` (2,) are factors of beta_1 and
+    # Losses. Batch fields are (S, B, ...); each loss is (S,). `bc_factors` (2,) multiply beta_1 and
     # beta_2 while fine-tuning.
 
     def critic_loss(
-        self, batch: Batch, noise: Tensor, shares: Tensor | None = None
+        self, batch: Batch, noise: Tensor, bc_factors: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Towards r + discount * (min Q' - beta_2 * |a' - a'_data|^2), summed over both critics."""
         cfg = self.cfg
@@ -133,13 +133,15 @@ class ReBRAC(TanhActing):
             next_action = smoothed(next_action, noise, cfg.policy_noise, cfg.noise_clip)
             penalty = (next_action - batch.next_actions).square().sum(-1)
             next_q = self.target_critic(batch.next_observations, next_action).amin(1)
-            beta_2 = cfg.critic_bc_coef if shares is None else cfg.critic_bc_coef * shares[1]
+            beta_2 = (
+                cfg.critic_bc_coef if bc_factors is None else cfg.critic_bc_coef * bc_factors[1]
+            )
             next_q = next_q - beta_2 * penalty
             y = batch.rewards + cfg.discount * (1 - batch.terminated) * next_q
         return regression(self.critic(batch.observations, batch.actions), y)
 
     def actor_loss(
-        self, batch: Batch, shares: Tensor | None = None
+        self, batch: Batch, bc_factors: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Computes beta_1 * |pi(s) - a|^2 - lambda * min(Q1, Q2)(s, pi(s))."""
         actions = torch.tanh(self.actor(batch.observations))
@@ -147,28 +149,28 @@ class ReBRAC(TanhActing):
         scale = 1 / q.detach().abs().mean(-1) if self.cfg.normalize_q else 1.0
         imitation = (actions - batch.actions).square().sum(-1).mean(-1)
         beta_1 = self.cfg.actor_bc_coef
-        beta_1 = beta_1 if shares is None else beta_1 * shares[0]
+        beta_1 = beta_1 if bc_factors is None else beta_1 * bc_factors[0]
         loss = beta_1 * imitation - scale * q.mean(-1)
         return loss, {"actor_loss": loss, "imitation_loss": imitation}
 
     def update(
-        self, batches: list[Batch], noises: list[Tensor], shares: Tensor | None = None
+        self, batches: list[Batch], noises: list[Tensor], bc_factors: Tensor | None = None
     ) -> dict[str, Tensor]:
         """Takes one critic step per batch. The actor and the targets follow the first of them."""
         joint = self.cfg.order == "joint"
         if joint:
-            metrics = self._update_both(batches[0], noises[0], shares)
+            metrics = self._update_both(batches[0], noises[0], bc_factors)
         else:
-            metrics = self._critic_step(batches[0], noises[0], shares)
-            metrics |= self._update_actor(batches[0], shares)
+            metrics = self._critic_step(batches[0], noises[0], bc_factors)
+            metrics |= self._update_actor(batches[0], bc_factors)
         for batch, noise in zip(batches[1:], noises[1:], strict=True):
-            metrics |= self._critic_step(batch, noise, shares)
+            metrics |= self._critic_step(batch, noise, bc_factors)
             if joint:
                 optim.zero_step(self.actor_optimizer)
         return metrics
 
-    def _update_actor(self, batch: Batch, shares: Tensor | None) -> dict[str, Tensor]:
-        grads, metrics = self._actor_gradients(batch, shares)
+    def _update_actor(self, batch: Batch, bc_factors: Tensor | None) -> dict[str, Tensor]:
+        grads, metrics = self._actor_gradients(batch, bc_factors)
         if self.cfg.stale_actor_target:
             optim.polyak(self.target_actor, self.actor, self.cfg.polyak)
         self.actor_optimizer.step(grads)
@@ -177,10 +179,12 @@ class ReBRAC(TanhActing):
         optim.polyak(self.target_critic, self.critic, self.cfg.polyak)
         return metrics
 
-    def _update_both(self, batch: Batch, noise: Tensor, shares: Tensor | None) -> dict[str, Tensor]:
+    def _update_both(
+        self, batch: Batch, noise: Tensor, bc_factors: Tensor | None
+    ) -> dict[str, Tensor]:
         """Takes all gradients, and moves the targets, before anything else is stepped."""
-        actor, metrics = self._actor_gradients(batch, shares)
-        critic, others = self._critic_step.gradients(batch, noise, shares)
+        actor, metrics = self._actor_gradients(batch, bc_factors)
+        critic, others = self._critic_step.gradients(batch, noise, bc_factors)
         optim.polyak(self.target_actor, self.actor, self.cfg.polyak)
         optim.polyak(self.target_critic, self.critic, self.cfg.polyak)
         self._critic_step.apply(critic)
@@ -208,22 +212,22 @@ def train(cfg: Config, run: Run) -> None:
             phases.act(step, agent.explore)
         if phases.learns(step):
             batches, noises = [phases.sample(step) for _ in delay], [noise.next() for _ in delay]
-            shares = None
+            bc_factors = None
             if cfg.phase != "offline":
-                left = phases.left(step - cfg.policy_delay + 1)  # at the call's first update
-                shares = _shares(cfg, left, phases.online(step), run.device)
-            metrics = update(batches, noises, shares)
+                ahead = phases.left(step - cfg.policy_delay + 1)  # at the call's first update
+                bc_factors = _bc_factors(cfg, ahead, phases.online(step), run.device)
+            metrics = update(batches, noises, bc_factors)
             run.log(step, metrics | phases.metrics())
         run.evaluate(step, agent.act)
         run.save(step)
 
 
-def _shares(cfg: Config, left: float, online: bool, device: torch.device) -> Tensor:
-    """Returns what remains of beta_1 and beta_2, where `left` of the fine-tuning lies ahead."""
-    of_actor = max(cfg.min_bc_share, left) if online else 1.0
-    shares = (of_actor, 0.0 if online else 1.0)
+def _bc_factors(cfg: Config, ahead: float, online: bool, device: torch.device) -> Tensor:
+    """Returns what remains of beta_1 and beta_2, where this share of the fine-tuning lies ahead."""
+    of_actor = max(cfg.min_bc_share, ahead) if online else 1.0
+    bc_factors = (of_actor, 0.0 if online else 1.0)
     # Made on the device: a copy to it would wait there for the update before.
-    return torch.stack([torch.full((), share, device=device) for share in shares])
+    return torch.stack([torch.full((), factor, device=device) for factor in bc_factors])
 
 
 if __name__ == "__main__":

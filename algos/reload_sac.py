@@ -74,7 +74,7 @@ class Costs(nn.Module):
 
 
 class ReLOADSAC(PolicyActing):
-    """S independent learners. `critic` is now, `last` is of the period before, `target` follows `critic`."""
+    """ReLOAD-SAC agents of S seeds. `last` is `critic` of the period before. `target` follows `critic`."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg, self.normalizer = cfg, networks.WithoutLast()

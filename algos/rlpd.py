@@ -99,7 +99,7 @@ class Draws(NamedTuple):
 
 
 class RLPD(PolicyActing):
-    """S independent learners."""
+    """RLPD agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg, self.normalizer = cfg, spec.normalizer

@@ -88,7 +88,7 @@ class Draws(NamedTuple):
 
 
 class RO2O(EDAC):
-    """S independent learners."""
+    """RO2O agents of S seeds, trained together."""
 
     def policy_loss(self, batch: Batch, noise: Tensor, draws: Draws | None):
         """Adds the policy's smoothness to SAC-N's loss."""

@@ -64,7 +64,7 @@ class Config(td3.Config):
 
 
 class RRS(TD3):
-    """S independent learners with K pairs of critics. `chosen` `(S,)` is the pair that the policy climbs."""
+    """RRS agents of S seeds with K pairs of critics. `chosen` `(S,)` is the pair that the policy climbs."""
 
     def __init__(self, cfg: Config, spec: Spec):
         shifts = len(cfg.shifts)

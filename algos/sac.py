@@ -33,7 +33,7 @@ One sample and one gradient call for both (2) save a tenth of an update's arithm
 log(alpha) (3) moves slower where alpha is large; 1e-6 (5) biases the entropy where actions saturate. An
 update reads what the replay held before the step that it goes with (10), so that a GPU learns while the
 simulators run. Only true terminals cut the bootstrap (11). The authors' weights (12) are `table=sac_paper`;
-between hidden layers they are 1.7 times as large as torch's, and which learn faster is not told apart
+between hidden layers they are 1.7 times as large as torch's, and we could not tell which learns faster
 (results/reproduced/sac).
 """
 
@@ -107,7 +107,7 @@ def policy_and_temperature_loss(
 
 
 class SAC(PolicyActing):
-    """S independent learners. `experts` actions are drawn for every step of the policy."""
+    """SAC agents of S seeds. `experts` actions are drawn for every step of the policy."""
 
     experts = 1
 

@@ -132,7 +132,7 @@ class Online(NamedTuple):
 
 
 class SPOT(TanhActing):
-    """S independent learners."""
+    """SPOT agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg

@@ -63,7 +63,7 @@ class Config(MLPSettings):
 
 
 class SQIRL(Stateful):
-    """S independent learners. `fixed` are the networks' weights by iteration, `(S, T, ...)` each.
+    """SQIRL agents of S seeds. `fixed` are the networks' weights by iteration, `(S, T, ...)` each.
 
     `q` maps `(S, B, O)` to `(S, B, A, k)`.
     """

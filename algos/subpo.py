@@ -59,7 +59,7 @@ class Config(MLPSettings):
 
 
 class SubPO(Stateful):
-    """S independent learners."""
+    """SubPO agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg, self.clock = cfg, optim.Clock(spec.device)

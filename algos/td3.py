@@ -71,7 +71,7 @@ class Config(MLPSettings):
 
 
 class TD3(TanhActing):
-    """S independent learners."""
+    """TD3 agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec, critics: int = 2):
         self.cfg, self.normalizer = cfg, spec.normalizer

@@ -73,7 +73,7 @@ class Config(MLPSettings):
 
 
 class TD3AWR(ReBRAC):
-    """S independent learners: ReBRAC's networks and critic loss, and V."""
+    """TD3-AWR agents of S seeds: ReBRAC's networks and critic loss, and V."""
 
     def __init__(self, cfg: Config, spec: Spec):
         super().__init__(cfg, spec)

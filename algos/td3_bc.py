@@ -57,7 +57,7 @@ class Config(MLPSettings):
 
 
 class TD3BC(TanhActing):
-    """S independent learners."""
+    """TD3+BC agents of S seeds, trained together."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg = cfg

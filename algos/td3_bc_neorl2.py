@@ -29,7 +29,7 @@ class Config(td3_bc.Config):
 
 
 class NeoRL2TD3BC(td3_bc.TD3BC):
-    """S independent learners."""
+    """NeoRL-2's TD3+BC agents of S seeds, trained together."""
 
     def _policy(self, actor: nn.Module, observations: Tensor) -> Tensor:
         return torch.tanh(actor(self.normalizer(observations)))

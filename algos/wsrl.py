@@ -160,7 +160,7 @@ class Draws(NamedTuple):
 
 
 class WSRL(PolicyActing):
-    """S independent learners: `update` pre-trains as Cal-QL does, `finetune` is SAC's."""
+    """WSRL agents of S seeds: `update` pre-trains as Cal-QL does, `finetune` is SAC's."""
 
     def __init__(self, cfg: Config, spec: Spec):
         self.cfg, self.normalizer = cfg, spec.normalizer

@@ -146,7 +146,7 @@ def synthetic(size: int) -> Dataset:
 def measure(
     case: Case, windows: Iterator[None], report: Callable[[float], None] = lambda rate: None
 ) -> Measured:
-    """Times `case` in this process, a window for each of `windows`, each told to `report`."""
+    """Times `case` in this process, a window for each of `windows`, each passed to `report`."""
     module = importlib.import_module(f"corerl.algos.{case.algo}")
     cfg = module.Config(**NEEDED.get(case.algo, {}) | case.settings)
     places = {"device": case.device, "compile": case.compile, "kernel": case.kernel}

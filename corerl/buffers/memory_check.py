@@ -11,7 +11,7 @@ import torch
 from corerl.config import require
 
 WORTH_SAYING = 2**30
-"""Bytes from which a person is told what a replay takes."""
+"""Bytes from which corerl prints what a replay takes."""
 GB = 1e9
 _checks = True
 

@@ -1,4 +1,4 @@
-"""`corerl data check`: your own file, told as a person would look for its faults."""
+"""`corerl data check`: your own file, and the faults that a person would look for."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from corerl.preferences.sources import vectors
 from corerl.runs import files
 
 CROP = 64
-"""Steps that IPL cuts out of each segment unless told otherwise; shorter segments it must take whole."""
+"""Steps that IPL cuts out of each segment by default. It must take shorter segments whole."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -61,7 +61,7 @@ def continue_shorter(cfg: Config) -> None:
     """
     found = _found(cfg)
     for directory, steps, seeds in found.shorter:
-        with suppress(worker.Busy):  # which is told where these seeds are trained
+        with suppress(worker.Busy):  # reported where these seeds are trained
             _go_on(directory, cell_directory(cfg) / directory.name, cfg, steps, seeds)
     if found.refused and found.fresh and not found.begun:
         path, (steps, reason) = next(iter(found.refused.items()))

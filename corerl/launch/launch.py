@@ -108,7 +108,7 @@ def prepare(cfg: Config, device: torch.device) -> list[list[int]]:
         check_simulator(cfg, task)
     spaces.check_goals(cfg.algo, task.id, task.goal_tasks > 0)
     if task.collection == "file":
-        spaces.check_data(cfg.algo, task.load())  # told once, rather than by every seed
+        spaces.check_data(cfg.algo, task.load())  # reported once, rather than by every seed
     cell = cell_directory(cfg)
     continue_shorter(cfg)
     for stray in strays(cell):

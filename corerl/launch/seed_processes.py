@@ -88,7 +88,7 @@ def run(
                     break
                 waiting.remove(job)
                 running.append(_started(job, threads))
-                if stopped:  # while it started, so that it was not told
+                if stopped:  # while it started, so that no signal reached it
                     running[-1].process.terminate()
             if not running:
                 break

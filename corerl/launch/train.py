@@ -85,7 +85,9 @@ class Outcome:
 
 def _launch(command: Command, arguments: list[str]) -> int:
     """Runs the command. Where it asks Hydra to print something, Hydra prints it and nothing runs."""
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach us as exceptions, to be told in a sentence
+    os.environ["HYDRA_FULL_ERROR"] = (
+        "1"  # errors reach us as exceptions, to be printed as a sentence
+    )
     outcome = Outcome()
     try:
         _hydra_run(command, outcome)

@@ -61,7 +61,7 @@ def _train_locked(cfg: Config, seeds: list[int], show: Callable[[str, dict], Non
         # An agent's parts hold each other, and the next cell needs their room.
         if run.device.type == "cuda":
             gc.collect()
-            with suppress(RuntimeError):  # after an error of the GPU, which has been told
+            with suppress(RuntimeError):  # after an error of the GPU, which has been printed
                 torch.cuda.empty_cache()
     return DONE
 

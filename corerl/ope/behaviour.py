@@ -64,8 +64,8 @@ def fitted(
     and standard deviation from the state.
 
     A tenth of the episodes is held out. The latest network is kept under which these are as likely as
-    ever, up to a standard error; their mean log-likelihood is told beside that of a model that does not look
-    at the state.
+    ever, up to a standard error. The result has their mean log-likelihood, and that of a model which does
+    not look at the state.
     """
     model = _Model(dataset, lr, hidden_width, seed, device)
     held = _held_out(dataset, seed)

@@ -46,7 +46,7 @@ def simulate(
 ) -> Episodes:
     """Plays `episodes` episodes of every seed of `agent` in the environment of `task`.
 
-    Returns are NaN for a seed whose environment crashed, which is told, where others go on.
+    Returns are NaN for a seed whose environment crashed. A message says so, and others go on.
 
     Args:
         make_env: builds it otherwise, as with a camera; None is the task's own.

@@ -28,9 +28,9 @@ class Results:
     `scores`: one row per run and evaluation with COLUMNS; `unit` is one of units.UNITS. Steps of a run
     that goes on online count those of the environment: its updates on the data, `pretrained` of them, end
     at step 0. `runs`: one row per group of seeds in the same state, with RUN_COLUMNS; `label` is the
-    algorithm's name before configurations were told apart, `file` leads to the group's scores.
+    algorithm's name before configurations were named apart, `file` leads to the group's scores.
     `settings`: {file: flat settings}. `environments`: {file: env.json}. `labels`: {algorithm in `scores`:
-    its name before configurations were told apart}.
+    its name before configurations were named apart}.
     """
 
     scores: pd.DataFrame

@@ -18,7 +18,7 @@ SUCCESS = ("success", "is_success")
 """Names in `info` of whether the episode is solved; the first that an environment has counts."""
 
 ENDLESS = 30_000
-"""Steps after which it is told that an episode goes on; Atari's are cut at 27,000."""
+"""Steps after which corerl warns that an episode goes on. Atari's are truncated at 27,000."""
 
 AT_ONCE = 10
 """Environments of one seed that run together."""

@@ -80,7 +80,7 @@ class MRQ:
         out[below], out[below + 1] = 1 - share, share
         return out
 
-    def represent(self, pieces, met: float) -> dict:
+    def update_encoder(self, pieces, met: float) -> dict:
         s, a, r, after, end, counted = (tensor(x) for x in pieces)
         c, rows = self.c, len(s)
         encoder, z = self.nets[0], self.features(self.nets[0], s)

@@ -93,7 +93,7 @@ def make(version: dict, official: bool = False, **more) -> CQL:
 
 def draws(agent: CQL, count: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     rng = np.random.default_rng(3)
-    shape = (count, SEEDS, sum(agent.draws), B, A)
+    shape = (count, SEEDS, sum(agent.noise_counts), B, A)
     uniform = (count, SEEDS, agent.cfg.samples, B, A)
     return list(as_tensor(rng.normal(size=shape))), list(as_tensor(rng.random(uniform)))
 
@@ -104,7 +104,7 @@ def parts(agent: CQL, seed: int) -> tuple:
 
 
 def split(agent: CQL, noise: torch.Tensor) -> CQLNoise:
-    return CQLNoise(*noise.split(agent.draws, 1))
+    return CQLNoise(*noise.split(agent.noise_counts, 1))
 
 
 def run(agent: CQL, batches, noises, uniforms) -> dict[str, torch.Tensor]:

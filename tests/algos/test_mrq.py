@@ -91,12 +91,12 @@ def test_steps_and_a_copy_between_them_equal_the_transcription(tolerance, termin
         if number in (2, 4):
             sizes = as_tensor([0.7 + number, 2.0])
             agent.copy_targets(sizes)
-        agent.represent(windows, met)
+        agent.update_encoder(windows, met)
         metrics, priorities = agent.update(returns, noise)
         for i, reference in enumerate(references):
             if number in (2, 4):
                 reference.copy(float(sizes[i]))
-            losses = reference.represent(one(windows, i), float(met[i]))
+            losses = reference.update_encoder(one(windows, i), float(met[i]))
             more, expected = reference.update(one(returns, i), noise[i].double())
             assert_losses(metrics, i, losses | more, 10 * tolerance)
             np.testing.assert_allclose(priorities[i], expected, rtol=10 * tolerance)
@@ -138,12 +138,12 @@ def test_goal_by_hand():
         *(torch.as_tensor(x).float().expand(SEEDS, *torch.as_tensor(x).shape) for x in rows),
         *(torch.tensor(x).float().expand(SEEDS, -1, -1) for x in (terminated, counted)),
     )
-    y = agent.goal(pieces, torch.zeros(SEEDS, 4, A))
+    y = agent.target_value(pieces, torch.zeros(SEEDS, 4, A))
     expected = [1 + 1.8 + 2.43 + 0.729 * 24, 2.8 + 0.81 * 24, 2.8, 1 + 0.9 * 24]
     assert y[0].tolist() == pytest.approx([x / 2 for x in expected])
     agent.cfg.terminal_reward = False
     expected[2] = 1.0
-    assert agent.goal(pieces, torch.zeros(SEEDS, 4, A))[0].tolist() == pytest.approx(
+    assert agent.target_value(pieces, torch.zeros(SEEDS, 4, A))[0].tolist() == pytest.approx(
         [x / 2 for x in expected]
     )
 
@@ -193,7 +193,7 @@ def test_rewards_of_nothing_have_a_scale():
     agent = make()
     agent.copy_targets(torch.zeros(SEEDS))
     (pieces,) = make_pieces(1, 3)
-    y = agent.goal(pieces._replace(rewards=0 * pieces.rewards), torch.zeros(SEEDS, B, A))
+    y = agent.target_value(pieces._replace(rewards=0 * pieces.rewards), torch.zeros(SEEDS, B, A))
     assert y.isfinite().all()
 
 

@@ -81,7 +81,7 @@ def test_wsrl_pre_trains_warms_up_and_fine_tunes(calls, best, count):
 
 
 def test_mrq_copies_before_updates_1_9_and_17_and_then_trains_its_encoders(calls, monkeypatch):
-    log, add = calls(MRQ, "explore copy_targets represent update"), PrioritizedReplay.add
+    log, add = calls(MRQ, "explore copy_targets update_encoder update"), PrioritizedReplay.add
 
     def ended(self, step):
         """Pendulum has no terminal; here the first seed has met one."""
@@ -90,17 +90,17 @@ def test_mrq_copies_before_updates_1_9_and_17_and_then_trains_its_encoders(calls
 
     monkeypatch.setattr(PrioritizedReplay, "add", ended)
     made = run("mrq", 10 + 17)
-    copy = ["copy_targets", *["represent"] * 8]
+    copy = ["copy_targets", *["update_encoder"] * 8]
     expected = []
     for number in range(1, 18):
         expected += ["explore", *(copy if number in (1, 9, 17) else ()), "update"]
     assert names(log) == expected
     torch.testing.assert_close(stored(made, 10), uniform_actions(10))
     lengths = {(name, args[0].actions.shape[2]) for name, args in log if name[0] in "ru"}
-    assert lengths == {("represent", 5), ("update", 3)}
+    assert lengths == {("update_encoder", 5), ("update", 3)}
     assert made.parts["replay"].horizon == 5  # which leaves room for either
     for name, args in log:
-        assert name != "represent" or args[1].tolist() == [1, 0]
+        assert name != "update_encoder" or args[1].tolist() == [1, 0]
     (size,) = [args for name, args in log if name == "copy_targets"][-1]
     rewards = made.parts["replay"]._rows[
         :, :26, 4

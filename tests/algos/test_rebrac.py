@@ -48,8 +48,8 @@ def test_five_updates_equal_the_equations(switch, tolerance):
     batches, noises = make_batches(5 * delay), make_noises(5 * delay)
     for call in range(0, 5 * delay, delay):
         rows = slice(call, call + delay)
-        left = torch.tensor(shares) if switch in SHARES else None
-        metrics = agent.update(batches[rows], noises[rows], left)
+        factors = torch.tensor(shares) if switch in SHARES else None
+        metrics = agent.update(batches[rows], noises[rows], factors)
         for s, theirs in enumerate(references):
             losses = {}
             for batch, noise in zip(batches[rows], noises[rows], strict=True):

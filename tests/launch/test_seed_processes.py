@@ -1,4 +1,4 @@
-"""What is told of seeds in processes of their own, and how they are told to stop."""
+"""Seeds in processes of their own: what corerl prints about them, and how they stop."""
 
 import os
 import signal

@@ -569,6 +569,6 @@ def test_rebracs_penalties_fade():
     """CORL: the actor's falls linearly to half, the critic's is off, once acting begins."""
     cfg = rebrac.Config()
     device = torch.device("cpu")
-    assert rebrac._shares(cfg, 1.0, False, device).tolist() == [1, 1]
-    assert rebrac._shares(cfg, 0.75, True, device).tolist() == [0.75, 0]
-    assert rebrac._shares(cfg, 0.2, True, device).tolist() == [0.5, 0]
+    assert rebrac._bc_factors(cfg, 1.0, False, device).tolist() == [1, 1]
+    assert rebrac._bc_factors(cfg, 0.75, True, device).tolist() == [0.75, 0]
+    assert rebrac._bc_factors(cfg, 0.2, True, device).tolist() == [0.5, 0]

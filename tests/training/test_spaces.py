@@ -1,4 +1,4 @@
-"""Observations and actions that an algorithm does not take: told once, before anything is read or written."""
+"""Observations and actions that an algorithm does not take: reported once, before reads and writes."""
 
 import importlib
 import os

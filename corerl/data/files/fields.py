@@ -247,7 +247,7 @@ def _match(available: Iterable[str], columns: Columns) -> dict[str, list[str]]:
                 found[field] = names
     order = [part(name) for name in found.get("observations", [])]
     if len(following := found.get("next_observations", [])) == len(order) > 1:
-        with suppress(ValueError):  # other names, told in an order of their own
+        with suppress(ValueError):  # other names, in an order of their own
             following.sort(key=lambda name: order.index(part(name)))
     return found
 

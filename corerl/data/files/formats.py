@@ -57,7 +57,7 @@ def read_table(path: Path, kind: str) -> Mapping[str, np.ndarray]:
         table = pandas.read_parquet(path, engine="pyarrow")
     if table.empty:
         raise CorerlError(f"it has no rows. Its columns are {', '.join(map(str, table))}.")
-    # Beside numbers numpy has no type for times: as objects they are told by their place, as words are.
+    # Beside numbers numpy has no type for times: as objects an error names their place, as that of words.
     times = table.select_dtypes(["datetime", "datetimetz", "timedelta"])
     table = table.astype(dict.fromkeys(times, object))
     return {str(name): table[name].to_numpy() for name in table.columns}

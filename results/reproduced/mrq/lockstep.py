@@ -109,7 +109,7 @@ def represent(their, our: MRQ, pieces: Pieces) -> None:
     s, a, r, after, _, counted = (x[0] for x in pieces)
     states = torch.cat([s[:, None], after[:, :-1]], 1)
     their.train_encoder(states, a, after, r[..., None], counted[..., None], False)
-    our.represent(pieces, torch.zeros(1))
+    our.update_encoder(pieces, torch.zeros(1))
 
 
 def update(theirs, their, our: MRQ, pieces: Pieces, rng: np.random.Generator) -> float:

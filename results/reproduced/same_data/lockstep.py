@@ -111,12 +111,12 @@ def of_cql(corl: SimpleNamespace, sizes: tuple[int, int], spec: Spec, args: argp
     )
     theirs.log_alpha.double()
     shape = args.batch, sizes[1]
-    noise = seeding.normal([args.seed], "noise", (sum(ours.draws), *shape))
+    noise = seeding.normal([args.seed], "noise", (sum(ours.noise_counts), *shape))
     uniforms = seeding.uniform([args.seed], "uniform", (cfg.samples, *shape))
 
     def update(batches: list[Batch]) -> None:
         drawn, uniform = noise.next().double(), uniforms.next().double()
-        parts = drawn.split(ours.draws, 1)
+        parts = drawn.split(ours.noise_counts, 1)
         ours.update(batches[0], conservative.CQLNoise(*parts), uniform)
         single, several = [x[0, 0] for x in parts[:2]], [x[0].transpose(0, 1) for x in parts[2:]]
         points = mock.patch.object(
