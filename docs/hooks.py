@@ -82,6 +82,7 @@ def linked(text: str) -> str:
     text = text.replace("](docs/", "](").replace("](CONTRIBUTING.md", "](contributing.md")
     text = text.replace("](CHANGELOG.md", "](changes.md")
     text = text.replace("](results/README.md", "](results/index.md")
+    text = re.sub(r"\]\(algos/(\w+)\.py", r"](algorithms/\1.md", text)
     text = re.sub(r"\]\(results/reproduced/(\w+)/", r"](results/\1/", text)
     return re.sub(r"\]\(results/(\w+)/README\.md", r"](results/\1/index.md", text)
 

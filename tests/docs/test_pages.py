@@ -121,6 +121,12 @@ def test_runs_that_are_judged_are_named_by_algorithm():
     assert named and all(word.endswith("*") for word in named), named
 
 
+def test_the_readme_links_every_algorithm():
+    """To its file. docs/hooks.py leads these links to the pages of the site."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"\]\(algos/(\w+)\.py\)", text)) == set(algos.names())
+
+
 def test_a_page_tells_what_an_update_costs():
     assert "## Cost" in algorithm_pages.page("iql") and "| 168 | 1.7 |" in algorithm_pages.page(
         "iql"
