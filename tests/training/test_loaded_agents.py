@@ -405,7 +405,7 @@ def test_what_cannot_be_loaded_says_why(iql, tmp_path):
     with refused("2"):
         load(tmp_path)
     (bc / "config.yaml").write_text("algo: {name: nothing}")
-    with refused("read"):
+    with refused("config.yaml nothing"):
         load(bc)
 
 
