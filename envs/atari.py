@@ -188,7 +188,7 @@ def roms() -> dict[str, str]:
 def _libraries() -> tuple[Any, Any]:
     try:
         import ale_py
-        import ale_py.roms
+        import ale_py.roms  # noqa: F401
         import cv2
     except ImportError as e:
         raise CorerlError(

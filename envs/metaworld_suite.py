@@ -58,7 +58,7 @@ def package():
     """The package `metaworld`, with its environments and policies. Raises CorerlError where it is missing."""
     try:
         import metaworld.env_dict
-        import metaworld.policies
+        import metaworld.policies  # noqa: F401
     except ImportError as error:
         raise CorerlError(f"MetaWorld's tasks need its package ({error}): {INSTALL}") from error
     return metaworld

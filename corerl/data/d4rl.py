@@ -26,7 +26,7 @@ from corerl.data import download, tables
 from corerl.data.action_scaling import unit_actions
 from corerl.data.columns import flags
 from corerl.data.dataset import Dataset
-from corerl.data.file_reading import check_sizes, reading
+from corerl.data.file_reading import check_sizes, is_file, reading
 from corerl.errors import CorerlError, nearest
 
 # max_episode_steps of D4RL's registrations, longest matching prefix first.
@@ -81,7 +81,7 @@ def find(name: str) -> Path | None:
     """Finds the file on this machine, named `<name>.hdf5` or under the name that D4RL gives it."""
     file_names = (f"{name}.hdf5", _url(name).rpartition("/")[2])
     own = Path.home() / ".d4rl" / "datasets" / file_names[1]
-    return download.find("d4rl", file_names) or (own if own.is_file() else None)
+    return download.find("d4rl", file_names) or (own if is_file(own) else None)
 
 
 def fetch(name: str) -> Path:

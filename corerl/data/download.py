@@ -27,6 +27,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from corerl.data.file_reading import is_file
 from corerl.errors import CorerlError
 
 CHUNK = 1 << 20
@@ -43,7 +44,7 @@ def find(collection: str, names: Iterable[str]) -> Path | None:
     """Finds the first file of these names in `$CORERL_DATA/<collection>`, then in `~/.cache/corerl`."""
     for folder in (data_dir(collection), _cache() / collection):
         for name in names:
-            if (folder / name).is_file():
+            if is_file(folder / name):
                 return folder / name
     return None
 

@@ -16,15 +16,20 @@ from corerl.errors import CorerlError
 MOST_COMPRESSED = 1100  # to one: gzip's limit is 1,032
 
 
+def is_file(path: Path) -> bool:
+    """Tells whether there is a file to read, and raises CorerlError for a pipe, which would be waited for."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise CorerlError(f"{path} is not a regular file. Save the data to a file first.")
+    return path.is_file()
+
+
 @contextmanager
 def reading(
     path: Path | str, kind: str, mend: str = "delete it, and get it again"
 ) -> Iterator[None]:
     """Turns any error inside into one CorerlError that names the file and how to mend it."""
-    if not Path(path).exists():
+    if not (is_file(Path(path)) or Path(path).is_dir()):
         raise CorerlError(f"There is no file {path}.")
-    if not (Path(path).is_file() or Path(path).is_dir()):  # a pipe would be waited for
-        raise CorerlError(f"{path} is not a regular file. Save the data to a file first.")
     try:
         yield
     except CorerlError as e:

@@ -41,7 +41,7 @@ def mean_std(values: Iterable[float], digits: int) -> str:
 
 def write_rows(path: Path, fields: Sequence[str], rows: Iterable[dict], form: str = "") -> None:
     """Writes these fields of rows as a CSV, floats by a format such as `.6g`."""
-    with path.open("w", newline="") as file:
+    with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(fields)
         for row in rows:

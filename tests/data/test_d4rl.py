@@ -171,5 +171,13 @@ def test_offline_it_says_what_to_fetch_and_where_to_put_it(tmp_path, monkeypatch
 
 def test_a_named_pipe_is_refused_rather_than_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.hdf5")
-    with refused("pipe.hdf5"):
+    with refused("pipe.hdf5 not a regular file"):
         d4rl.read(tmp_path / "pipe.hdf5")
+
+
+def test_a_named_pipe_in_the_data_folder_is_not_a_missing_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("CORERL_DATA", str(tmp_path))
+    (tmp_path / "d4rl").mkdir()
+    os.mkfifo(tmp_path / "d4rl" / "hopper-medium-v2.hdf5")
+    with refused("not a regular file"):
+        d4rl.find("hopper-medium-v2")

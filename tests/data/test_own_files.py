@@ -1,5 +1,6 @@
 """Files of one's own: every layout that people have gives the same dataset, and faults name their place."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -243,6 +244,13 @@ def test_a_missing_file_and_an_unknown_kind(tmp_path):
     (tmp_path / "x.txt").touch()
     with refused("end"):
         own_files.load(str(tmp_path / "x.txt"))
+
+
+def test_a_named_pipe_is_not_a_missing_file(tmp_path):
+    os.mkfifo(tmp_path / "x.npz")
+    for read in (own_files.find, own_files.checksum, own_files.load):
+        with refused("not a regular file"):
+            read(str(tmp_path / "x.npz"))
 
 
 def test_nothing_says_where_episodes_end():

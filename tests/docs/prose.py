@@ -21,7 +21,8 @@ BANNED = {
 }
 _BOX = re.compile(r"^!!! .*\n((?: {4}.*\n)+)", re.MULTILINE)
 _FENCE = re.compile(r"^(```|~~~).*?^\1[^\n]*$", re.MULTILINE | re.DOTALL)
-_SKIPPED = re.compile(r"^( {4,}\S.*|\t.*|\|.*|#.*|!\[.*|<.*|[-=]{3,})$", re.MULTILINE)
+_ROW = re.compile(r"^\|(.*)\|$", re.MULTILINE)
+_SKIPPED = re.compile(r"^( {4,}\S.*|\t.*|#.*|!\[.*|<.*|[-=]{3,})$", re.MULTILINE)
 _SPAN = re.compile(r"`[^`]*`")
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 _END = re.compile(r"(?<=[.!?:])[\s*_]+(?=[A-Z`\"(*_\d-]|corerl|gymnasium)")
@@ -29,10 +30,10 @@ _SHORT = re.compile(r"\b(e\.g|i\.e|etc|vs|al|cf|eq|Fig|Sec|App)\.")
 
 
 def sentences(text: str) -> Iterator[str]:
-    """Yields the sentences of a Markdown page, without code, tables and headings."""
+    """Yields the sentences of a Markdown page, of its table cells too, without code and headings."""
     text = _BOX.sub(lambda box: textwrap.dedent(box[1]), _FENCE.sub("", text))
-    text = _SKIPPED.sub("", text)
-    text = _LINK.sub(r"\1", _SPAN.sub("CODE", text))
+    text = _LINK.sub(r"\1", _SPAN.sub("CODE", _SKIPPED.sub("", text)))
+    text = _ROW.sub(lambda row: "\n\n".join(row[1].split("|")) + "\n\n", text)
     for paragraph in re.split(r"\n\s*\n|\n\s*(?:[-*]|\d+\.) ", text):
         flat = _SHORT.sub(r"\1", " ".join(paragraph.split())).lstrip("-*> ")
         yield from (s for s in _END.split(flat) if len(s.split()) > 1)

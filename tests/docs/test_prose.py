@@ -9,6 +9,7 @@ PAGES += [f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md"))]
 RESULTS = sorted((ROOT / "results" / "reproduced").glob("*/README.md"))
 PAGES += [page.relative_to(ROOT).as_posix() for page in RESULTS]
 PAGES += ["results/bench/README.md", "results/bench/h100.md", "results/datasets/README.md"]
+PAGES += ["results/published/README.md"]
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -25,7 +26,8 @@ def test_a_page_reads_at_first_sight(page):
         (" ".join(["word"] * 26) + ".", 1),
         (" ".join(["word"] * 25) + ". " + " ".join(["Word"] * 25) + ".", 0),
         ('!!! note "Smaller"\n    A run resumes; it skips what is done.\n', 1),
-        ("```\na; b\n```\n\n| a; b |\n\n    a; b\n\n`a; b` [is](a;b) code.", 0),
+        ("| a; b | c |\n|---|---|\n| d | e; f |\n", 2),
+        ("```\na; b\n```\n\n    a; b\n\n`a; b` [is](a;b) code.", 0),
     ],
 )
 def test_the_lint_sees_what_it_is_for(text, problems):

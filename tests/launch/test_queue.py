@@ -64,7 +64,7 @@ hydra: {sweeper: {params: {algo: "bc,iql", task: corerl/pendulum}}}
 
 @pytest.mark.parametrize("text, seeds", [(ENTRIES, [[3, 7], 5]), (SWEEP, [2, 2])])
 def test_a_list_and_a_sweep_are_queues(text, seeds):
-    Path("mine.yaml").write_text(text)
+    Path("mine.yaml").write_text(text, encoding="utf-8")
     found = queue.read("mine.yaml", ["eval.later=true", "steps=9"])
     assert [(c.algo.name, c.seeds) for c in found] == list(zip(["bc", "iql"], seeds, strict=True))
     assert all(c.eval.later and c.steps == 9 for c in found)
@@ -83,7 +83,7 @@ def test_a_list_and_a_sweep_are_queues(text, seeds):
 )
 def test_what_is_no_list_of_cells_is_one_sentence(text, problem, capsys):
     if text is not None:
-        Path("mine.yaml").write_text(text)
+        Path("mine.yaml").write_text(text, encoding="utf-8")
     assert cli.main(["queue", "mine.yaml"]) == 2
     error = capsys.readouterr().err
     says(error, problem, lines=1)
@@ -107,7 +107,8 @@ def test_the_end_tells_what_is_complete_resumable_failed_and_not_begun(
         f"algo=td3_bc {SMALL} seeds=1",
     ]
     Path("mine.yaml").write_text(
-        "".join(f"- {line}\n" for line in [*lines, "algo=dt task=gym/Pendulum-v1"])
+        "".join(f"- {line}\n" for line in [*lines, "algo=dt task=gym/Pendulum-v1"]),
+        encoding="utf-8",
     )
     cfg = queue.read("mine.yaml", [])[1]
     small.run(cfg, [0], stop=10)
@@ -128,7 +129,9 @@ def test_the_end_tells_what_is_complete_resumable_failed_and_not_begun(
 
 
 def test_the_same_command_trains_the_rest(in_process, capsys):
-    Path("mine.yaml").write_text(f"- algo=bc {SMALL} seeds=2\n- algo=td3_bc {SMALL} seeds=1\n")
+    Path("mine.yaml").write_text(
+        f"- algo=bc {SMALL} seeds=2\n- algo=td3_bc {SMALL} seeds=1\n", encoding="utf-8"
+    )
     assert cli.main(["queue", "mine.yaml", "eval.later=true"]) == 0
     reported = capsys.readouterr()
     assert reported.out.splitlines()[-1] == "2 cells: 2 complete."
@@ -206,7 +209,7 @@ def test_a_cell_is_tried_by_two_updates(algo, own, tmp_path):
 
 
 def test_a_dry_run_leaves_nothing(in_process, capsys):
-    Path("mine.yaml").write_text(f"- algo=bc {SMALL} seeds=2\n")
+    Path("mine.yaml").write_text(f"- algo=bc {SMALL} seeds=2\n", encoding="utf-8")
     assert cli.main(["queue", "mine.yaml", "--dry-run"]) == 0
     assert capsys.readouterr().out.splitlines()[1:] == [
         "complete: BC on corerl/pendulum",
@@ -243,7 +246,7 @@ def test_a_packed_dataset_is_the_dataset_again(change, monkeypatch):
 
 
 def test_a_packed_queue_needs_no_data_there(in_process, capsys, monkeypatch):
-    Path("mine.yaml").write_text(f"- algo=bc {SMALL} seeds=1\n")
+    Path("mine.yaml").write_text(f"- algo=bc {SMALL} seeds=1\n", encoding="utf-8")
     assert cli.main(["queue", "mine.yaml", "eval.later=true", "--pack", "there"]) == 0
     out = capsys.readouterr().out
     assert "packed/corerl/pendulum.npz: " in out
@@ -267,7 +270,7 @@ def test_a_packed_queue_needs_no_data_there(in_process, capsys, monkeypatch):
 )
 def test_what_is_too_big_or_has_no_name_is_not_packed(task, problem, monkeypatch):
     monkeypatch.setattr(queue_files, "PACK", 1000)
-    Path("mine.yaml").write_text("")
+    Path("mine.yaml").write_text("", encoding="utf-8")
     with refused(problem):
         queue_files.pack([small.config(Path(), "bc", task=task)], "mine.yaml", Path("there"))
 

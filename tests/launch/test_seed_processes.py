@@ -61,7 +61,7 @@ def test_the_reason_of_a_death_is_this_attempts(tmp_path, age):
     file.parent.mkdir(parents=True)
     file.write_text("before")
     since = file.stat().st_mtime + age
-    with open(tmp_path / "stderr", "w+") as stderr:
+    with open(tmp_path / "stderr", "w+", encoding="utf-8") as stderr:
         stderr.write("the reason\n")
         job = seed_processes.Job(cfg, [0])
         seed_processes._keep_reason(seed_processes.Child(None, job, since, stderr), 1)

@@ -18,6 +18,7 @@ from corerl.data import download
 from corerl.data.atomic_file import replacing
 from corerl.data.columns import flags
 from corerl.data.dataset import Dataset
+from corerl.data.file_reading import is_file
 from corerl.data.files.fields import FileFields, first_text, observation_names, part, read
 from corerl.errors import CorerlError, RowError
 
@@ -41,7 +42,7 @@ def reference(name: str) -> None:
 def find(name: str) -> Path | None:
     """Finds the file, or None where it does not exist."""
     path = Path(name).expanduser()
-    return path if path.is_file() else None
+    return path if is_file(path) else None
 
 
 def fetch(name: str) -> Path:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch._dynamo  # which looks for sklearn, before a stand-in has its name
+import torch._dynamo  # noqa: F401  which looks for sklearn, before a stand-in has its name
 
 from corerl.data import neorl2, simulators
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import gymnasium
 import numpy as np
-import ogbench.locomaze
+import ogbench.locomaze  # noqa: F401
 import ogbench.manipspace  # noqa: F401  registers the environments
 from ogbench.manipspace.oracles.plan.cube_plan import CubePlanOracle
 
