@@ -16,10 +16,10 @@
   corerl evaluate RUN --rewards           compares a reward that was learned from
                                           comparisons with the true reward
 
-Methods: fqe (fitted Q evaluation), is and pdis (importance sampling of episodes
-and of decisions), snis and snpdis (self-normalised), dr and sndr (doubly
-robust), cdf and sncdf (the distribution of returns). docs/ope.md says what each
-needs.
+Methods: fqe (fitted Q evaluation), is and pdis (importance sampling of
+episodes and of decisions), snis and snpdis (self-normalised), dr and sndr
+(doubly robust), cdf and sncdf (the distribution of returns). docs/ope.md says
+what each needs.
 """
 
 from __future__ import annotations
