@@ -13,7 +13,7 @@
   corerl evaluate RUN RUN RUN --method fqe --select chosen/
                                           tests how well estimates choose among
                                           runs
-  corerl evaluate RUN --rewards           compares a reward that was learned from
+  corerl evaluate RUN --rewards           compares a reward learned from
                                           comparisons with the true reward
 
 Methods: fqe (fitted Q evaluation), is and pdis (importance sampling of
