@@ -1,6 +1,7 @@
 """Trains a list of cells on this machine, several at a time, within a time limit.
 
-A cell is one algorithm on one task with one choice of settings, for all its seeds.
+A cell is one algorithm on one task with one choice of settings, for all its
+seeds.
 
   corerl queue mine.yaml --minutes 50 --at-once 4
   corerl queue neorl2 seeds=2 --dry-run      try two updates of every cell

@@ -13,13 +13,13 @@
   corerl evaluate RUN RUN RUN --method fqe --select chosen/
                                           tests how well estimates choose among
                                           runs
-  corerl evaluate RUN --rewards           compares a reward that was learned from
+  corerl evaluate RUN --rewards           compares a reward learned from
                                           comparisons with the true reward
 
-Methods: fqe (fitted Q evaluation), is and pdis (importance sampling of episodes
-and of decisions), snis and snpdis (self-normalised), dr and sndr (doubly
-robust), cdf and sncdf (the distribution of returns). docs/ope.md says what each
-needs.
+Methods: fqe (fitted Q evaluation), is and pdis (importance sampling of
+episodes and of decisions), snis and snpdis (self-normalised), dr and sndr
+(doubly robust), cdf and sncdf (the distribution of returns). docs/ope.md says
+what each needs.
 """
 
 from __future__ import annotations
