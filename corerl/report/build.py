@@ -156,7 +156,7 @@ _KEYS = ["algorithm", "task", "seed", "step", "config", "unit", "pretrained"]
 def _begin_curves(
     section: Section, look: dict, options: Options, note: str, second: Executor
 ) -> dict[str, Drawing]:
-    """Begins the learning curves, if there are any. A second process draws many while this one goes on."""
+    """Begins the learning curves, if there are any. A second process draws many while this process works."""
     if not len(figures.curved(section.history)):
         return {}
     draw = partial(figures.tasks, section.history, look, section.axis)
