@@ -124,7 +124,7 @@ def test_the_end_tells_what_is_complete_resumable_failed_and_not_begun(
     ]
     assert out[3].startswith("failed: DT on gym/Pendulum-v1: ")
     assert out[4].startswith(
-        "4 cells: 1 complete, 1 resumable, 1 not begun, 1 failed. The same command"
+        "4 cells: 1 complete, 1 resumable, 1 not begun, 1 failed. Run the same command"
     )
 
 
