@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import re
+import textwrap
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -93,12 +94,27 @@ def _block(block: str) -> str:
         code = re.sub(
             r"^(    (?:corerl|python) .*\S) {6,}", r"\1 \\\n        ", block, flags=re.MULTILINE
         )
-        return "```\n" + inspect.cleandoc(f"\n{code}") + "\n```"
-    return _prose(block)
+        long = re.compile(r"^(?:corerl|python) [^#\n\\]{69,}$", re.MULTILINE)
+        code = long.sub(
+            lambda line: " \\\n    ".join(textwrap.wrap(line[0], 70, break_on_hyphens=False)),
+            inspect.cleandoc(f"\n{code}"),
+        )
+        return f"```\n{code}\n```"
+    return _numbered(block) or _prose(block)
+
+
+def _numbered(block: str) -> str:
+    """A list of numbered differences as a table, below what introduces it; nothing for other blocks."""
+    before, *rest = re.split(r"^ ?(\d+)\. ", block, flags=re.MULTILINE)
+    if not rest or rest[::2] != [str(n + 1) for n in range(len(rest) // 2)]:
+        return ""
+    head = [_prose(before.strip("\n")), ""] if before.strip() else []
+    texts = [_prose(" ".join(text.split())) for text in rest[1::2]]
+    rows = [f"| {n} | {text} |" for n, text in enumerate(texts, 1)]
+    return "\n".join([*head, "| item | what differs |", "| --- | --- |", *rows])
 
 
 def _prose(text: str) -> str:
-    text = re.sub(r"\n( ?1\. )", r"\n\n\1", text)  # without an empty line Markdown sees no list
     pieces = re.split(r"(`[^`]*`)", text)
     prose = [p if i % 2 else re.sub(r"([<*_|\[\]^~])", r"\\\1", p) for i, p in enumerate(pieces)]
     return re.sub(

@@ -55,6 +55,20 @@ def test_a_row_of_differences_goes_on_over_lines():
     assert not algorithm_pages._differences([*lines, " 2  a word that is too long"])
 
 
+def test_a_long_command_of_a_docstring_goes_on_in_a_second_line():
+    words = [f"algo.setting_{n}={n}" for n in range(6)]
+    block = algorithm_pages.described(f"    corerl train algo=iql {' '.join(words)}").splitlines()
+    assert block[1].endswith(" \\") and block[2].startswith("    algo.")
+    assert max(map(len, block)) <= 75
+
+
+def test_a_numbered_list_without_a_gap_is_a_table_and_other_lists_are_not():
+    shown = algorithm_pages.described("Differs:\n 1. A_b\n    goes on.\n 2. C.")
+    assert shown.splitlines()[0] == "Differs:"
+    assert shown.splitlines()[-2:] == [r"| 1 | A\_b goes on. |", "| 2 | C. |"]
+    assert "---" not in algorithm_pages.described("Differs:\n 2. A.\n 3. B.")
+
+
 def test_a_page_has_comments_ranges_numbers_and_tables():
     page = algorithm_pages.page("iql")
     assert re.search(r"`algo.expectile` \| `0.7` \| \(0, 1\) \| .*tau", page)
@@ -67,7 +81,7 @@ def test_a_file_that_shares_a_label_has_a_title_and_no_numbers_of_the_other():
     page = algorithm_pages.page("iql_ogbench")
     assert page.startswith("# IQL (iql_ogbench)\n") and "(iql.md)" in page
     assert "halfcheetah-replay-regenerated, score" not in page
-    assert "\n\n 1. All losses" in page, "a list needs an empty line before it"
+    assert "| --- | --- |\n| 1 | All losses" in page, "a numbered list is a table"
     assert algorithm_pages.page("iql").startswith("# IQL\n")
 
 
