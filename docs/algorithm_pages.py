@@ -3,21 +3,19 @@
 import importlib
 import inspect
 import re
+import textwrap
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import yaml
+from algorithm_names import sharing, sweeps_of, variants_of
+from algorithm_results import numbers
 from equations import drawn
 
 from corerl import algos
-from corerl.launch.arguments import sweeps
-from corerl.launch.settings_tables import rows_of, variants
-from corerl.report.tables import short
 
 ROOT = Path(__file__).parents[1]
 RATES = ROOT / "corerl" / "launch" / "rates.csv"
@@ -36,19 +34,19 @@ def page(name: str) -> str:
     """Everything that is known of one algorithm, as Markdown."""
     module = importlib.import_module(f"corerl.algos.{name}")
     config = module.Config()
-    labels = {config.label, *(labels_of(variant) for variant in variants_of(name))}
+    main = sharing(config.label)[0]
     text = inspect.getdoc(module) or ""
     first = EXAMPLES.search(text)
     opening = text[: first.end()] if first else text
     parts = [
-        f"# {config.label}" + f" ({name})" * (name != main_of(config.label)),
+        f"# {config.label}" + f" ({name})" * (name != main),
         described(opening),
         notes(name),
         "## Details and differences" * (opening != text),
         described(text[len(opening) :].strip("\n")),
         commands(name),
         f"Actions are {actions_of(config)}. Observations are vectors{' or images' * config.images}.",
-        numbers(labels) if name == main_of(config.label) else elsewhere(config.label),
+        elsewhere(config.label, main) if name != main else numbers(config.label),
         cost(name),
         stumbles(name),
         "## Settings\n\n"
@@ -96,12 +94,27 @@ def _block(block: str) -> str:
         code = re.sub(
             r"^(    (?:corerl|python) .*\S) {6,}", r"\1 \\\n        ", block, flags=re.MULTILINE
         )
-        return "```\n" + inspect.cleandoc(f"\n{code}") + "\n```"
-    return _prose(block)
+        long = re.compile(r"^(?:corerl|python) [^#\n\\]{69,}$", re.MULTILINE)
+        code = long.sub(
+            lambda line: " \\\n    ".join(textwrap.wrap(line[0], 70, break_on_hyphens=False)),
+            inspect.cleandoc(f"\n{code}"),
+        )
+        return f"```\n{code}\n```"
+    return _numbered(block) or _prose(block)
+
+
+def _numbered(block: str) -> str:
+    """A list of numbered differences as a table, below what introduces it; nothing for other blocks."""
+    before, *rest = re.split(r"^ ?(\d+)\. ", block, flags=re.MULTILINE)
+    if not rest or rest[::2] != [str(n + 1) for n in range(len(rest) // 2)]:
+        return ""
+    head = [_prose(before.strip("\n")), ""] if before.strip() else []
+    texts = [_prose(" ".join(text.split())) for text in rest[1::2]]
+    rows = [f"| {n} | {text} |" for n, text in enumerate(texts, 1)]
+    return "\n".join([*head, "| item | what differs |", "| --- | --- |", *rows])
 
 
 def _prose(text: str) -> str:
-    text = re.sub(r"\n( ?1\. )", r"\n\n\1", text)  # without an empty line Markdown sees no list
     pieces = re.split(r"(`[^`]*`)", text)
     prose = [p if i % 2 else re.sub(r"([<*_|\[\]^~])", r"\\\1", p) for i, p in enumerate(pieces)]
     return re.sub(
@@ -144,47 +157,20 @@ def notes(name: str) -> str:
     return drawn(text.replace("](../../results/reproduced/", "](../results/"))
 
 
-@cache
-def main_of(label: str) -> str:
-    """The algorithm whose page has a label's numbers: of the files with this label the shortest name."""
-    files = {name: importlib.import_module(f"corerl.algos.{name}") for name in algos.names()}
-    return min((name for name in files if files[name].Config().label == label), key=len)
-
-
-def elsewhere(label: str) -> str:
+def elsewhere(label: str, main: str) -> str:
     """Says where the numbers are of a file whose label is another's too."""
     return (
-        f"## Numbers\n\nIn tables, its runs have the name {label}, like those of `{main_of(label)}`. "
-        f"The page of [`{main_of(label)}`]({main_of(label)}.md) has the numbers of both."
+        f"## Numbers\n\nIn tables, its runs have the name {label}, like those of `{main}`. "
+        f"The page of [`{main}`]({main}.md) has the numbers of both."
     )
-
-
-def variants_of(name: str) -> list[str]:
-    """The names that `algo=` takes for this algorithm with other settings."""
-    return [variant for variant, algorithm in variants().items() if algorithm == name]
-
-
-def labels_of(variant: str) -> str:
-    """The label that a table of settings gives its runs; empty where it keeps the algorithm's."""
-    return next((row["label"] for row in rows_of(variant).values() if "label" in row), "")
 
 
 def commands(name: str) -> str:
     """What to type for this algorithm."""
     own = [f"corerl train algo={name} --help"]
     own += [f"corerl train algo={variant} --help" for variant in variants_of(name)]
-    own += [f"corerl train sweep={sweep} --dry-run" for sweep in sweeps() if name in _swept(sweep)]
+    own += [f"corerl train sweep={sweep} --dry-run" for sweep in sweeps_of(name)]
     return "## Commands\n\n```\n" + "\n".join(own) + "\n```"
-
-
-@cache
-def _swept(sweep: str) -> set[str]:
-    """The algorithms of a sweep's file."""
-    content = yaml.safe_load((files("corerl.sweeps") / f"{sweep}.yaml").read_text(encoding="utf-8"))
-    chosen = content.get("hydra", {}).get("sweeper", {}).get("params", {}).get("algo", "")
-    chosen = ",".join([chosen, *(d["algo"] for d in content["defaults"] if "algo" in d)])
-    names = {re.sub(r"\s", "", name) for name in re.sub(r"choice\(|\)", "", chosen).split(",")}
-    return {variants().get(name, name) for name in names}
 
 
 def settings_of(settings: Any, prefix: str = "algo.") -> Iterator[str]:
@@ -247,72 +233,6 @@ def per_task(table: str) -> str:
     return f'??? note "{title}"\n\n    ```yaml\n{text}\n    ```'
 
 
-def numbers(labels: set[str]) -> str:
-    """Our runs beside published numbers of the same task, then all published ones."""
-    ours = _ours()
-    ours = ours[ours.algorithm.isin(labels)]
-    theirs = _published()
-    theirs = theirs[theirs.algorithm.isin(labels)]
-    parts = [
-        "## Numbers",
-        _our_table(ours, theirs) or "There is no table of results of this algorithm in `results/`.",
-    ]
-    for table, rows in theirs.groupby("table"):
-        parts.append(_their_table(str(table), rows))
-    return "\n\n".join(parts)
-
-
-def _our_table(ours: pd.DataFrame, theirs: pd.DataFrame) -> str:
-    if not len(ours):
-        return ""
-    lines = [
-        "| task | ours | seeds | steps | published | runs |",
-        "| --- | ---: | ---: | ---: | --- | --- |",
-    ]
-    for (folder, algorithm, task, cell, unit), rows in ours.groupby(
-        ["folder", "algorithm", "task", "cell", "unit"]
-    ):
-        spread = f" ± {rows.value.std():.1f}" if len(rows) > 1 else ""
-        alike = (theirs.task == task) & (theirs.algorithm == algorithm) & (theirs.metric == unit)
-        reported = theirs[alike].drop_duplicates(["mean", "std", "steps", "protocol"])
-        shown = [_published_number(row) for row in reported.itertuples()]
-        steps = "to ".join(f"{step:,} " for step in sorted({rows.step.min(), rows.step.max()}))
-        lines.append(
-            f"| {', '.join(filter(None, (task, cell, unit)))} "
-            f"| {rows.value.mean():.1f}{spread} | {len(rows)} | {steps} "
-            f"| {'<br>'.join(shown)} | [{algorithm} in {folder}](../results/{folder}/index.md) |"
-        )
-    reported = (
-        "The table shows the mean and standard deviation over seeds of the last evaluation. The last column "
-        "links to the runs and their settings. Do not compare our numbers with published ones that have "
-        "more steps or another protocol."
-    )
-    return "\n".join([reported, "", *lines])
-
-
-def _published_number(row: Any) -> str:
-    spread = f"&nbsp;±&nbsp;{float(row.std):.1f}" if row.std else ""
-    steps = f", {short(float(row.steps))} steps" if row.steps else ""
-    protocol = f", {row.protocol}" if row.protocol else ""
-    return f"{float(row.mean):.1f}{spread} ({row.source.split(' (')[0]}{steps}{protocol})"
-
-
-def _their_table(table: str, rows: pd.DataFrame) -> str:
-    lines = [f'??? note "{len(rows)} published numbers: corerl report ... --published {table}"', ""]
-    lines += [
-        "    | task | mean | seeds | steps | unit, protocol | source |",
-        "    | --- | ---: | ---: | ---: | --- | --- |",
-    ]
-    for row in rows.itertuples():
-        spread = f" ± {row.std}" if row.std else ""
-        protocol = f"{row.metric}, {row.protocol}" if row.protocol else row.metric
-        lines.append(
-            f"    | {row.algorithm}: {row.task} | {row.mean}{spread} | {row.seeds} | {row.steps} "
-            f"| {protocol} | {row.source} |"
-        )
-    return "\n".join(lines)
-
-
 def cost(name: str) -> str:
     """Measured updates per second and hours of a million; nothing where nobody has measured them."""
     rates = pd.read_csv(RATES, comment="#", keep_default_na=False)
@@ -348,27 +268,3 @@ def stumbles(name: str) -> str:
         if lines
         else ""
     )
-
-
-@cache
-def _published() -> pd.DataFrame:
-    path = ROOT / "results" / "published" / "published.csv"
-    return pd.read_csv(path, dtype=str, keep_default_na=False)
-
-
-@cache
-def _ours() -> pd.DataFrame:
-    """The last evaluation of every run under `results/reproduced`, with the folder that it is from."""
-    parts = []
-    for path in sorted((ROOT / "results" / "reproduced").glob("*/scores.csv")):
-        rows = pd.read_csv(path).assign(folder=path.parent.name)
-        rows = rows.rename(columns={"updates": "step"}) if "step" not in rows else rows
-        unit = "score" if "score" in rows else "return"
-        if not {unit, "step"} <= set(rows):
-            continue  # another layout; its own page shows it
-        rows = rows.assign(value=rows[unit], unit=unit)
-        rows = rows.assign(config=rows.get("config", ""), cell=rows.get("cell", ""))
-        runs = rows.groupby(["algorithm", "task", "cell", "seed", "config"])
-        rows = rows[rows.step == runs.step.transform("max")]
-        parts.append(rows[["folder", "algorithm", "task", "cell", "seed", "step", "value", "unit"]])
-    return pd.concat(parts, ignore_index=True)

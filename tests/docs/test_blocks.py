@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from blocks import ROOT, Command, commands, of_text, programs_blocks
+from blocks import FENCED, INDENTED, ROOT, Command, commands, of_text, programs_blocks
 
 from corerl import algos
 from corerl.algos import td3_bc
@@ -212,6 +212,31 @@ def test_python_blocks_compile_and_import_what_is_there(page: str, body: str):
         for name in line[1].split(","):
             attribute = name.strip()
             assert hasattr(module, attribute) or importlib.import_module(f"{line[0]}.{attribute}")
+
+
+WIDTH = 75
+"""Columns of a code block that a page of the site shows without scrolling."""
+
+
+def shown_in_blocks(text: str) -> list[str]:
+    """The lines of code blocks: fenced ones, and indented ones that are no item of a list or note."""
+    indented = [block for block in INDENTED.findall(FENCED.sub("", text)) if "    - " not in block]
+    return "".join([*(body for _, body in FENCED.findall(text)), *indented]).splitlines()
+
+
+@pytest.mark.parametrize(
+    "page",
+    [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))],
+    ids=lambda page: page.name,
+)
+def test_a_code_block_fits_the_page(page: Path):
+    note = re.compile(r"^(!!!|\?\?\?).*\n(( {4}.*)?\n)+", re.MULTILINE)
+    text = note.sub("\n", page.read_text(encoding="utf-8"))
+    assert [line for line in shown_in_blocks(text) if len(line) > WIDTH] == []
+
+
+def test_lines_of_both_kinds_of_blocks_are_measured():
+    assert shown_in_blocks("```sh\na\n```\n\n    b\n\nc\n") == ["a", "    b", ""]
 
 
 def test_links_between_files_lead_somewhere():

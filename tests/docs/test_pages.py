@@ -15,7 +15,10 @@ from corerl.launch.composition import cells
 
 sys.path.insert(0, str(ROOT / "docs"))
 
+import algorithm_names
 import algorithm_pages
+import algorithm_results
+import hooks
 
 
 @pytest.mark.parametrize("name", algos.names())
@@ -52,6 +55,20 @@ def test_a_row_of_differences_goes_on_over_lines():
     assert not algorithm_pages._differences([*lines, " 2  a word that is too long"])
 
 
+def test_a_long_command_of_a_docstring_goes_on_in_a_second_line():
+    words = [f"algo.setting_{n}={n}" for n in range(6)]
+    block = algorithm_pages.described(f"    corerl train algo=iql {' '.join(words)}").splitlines()
+    assert block[1].endswith(" \\") and block[2].startswith("    algo.")
+    assert max(map(len, block)) <= 75
+
+
+def test_a_numbered_list_without_a_gap_is_a_table_and_other_lists_are_not():
+    shown = algorithm_pages.described("Differs:\n 1. A_b\n    goes on.\n 2. C.")
+    assert shown.splitlines()[0] == "Differs:"
+    assert shown.splitlines()[-2:] == [r"| 1 | A\_b goes on. |", "| 2 | C. |"]
+    assert "---" not in algorithm_pages.described("Differs:\n 2. A.\n 3. B.")
+
+
 def test_a_page_has_comments_ranges_numbers_and_tables():
     page = algorithm_pages.page("iql")
     assert re.search(r"`algo.expectile` \| `0.7` \| \(0, 1\) \| .*tau", page)
@@ -64,8 +81,51 @@ def test_a_file_that_shares_a_label_has_a_title_and_no_numbers_of_the_other():
     page = algorithm_pages.page("iql_ogbench")
     assert page.startswith("# IQL (iql_ogbench)\n") and "(iql.md)" in page
     assert "halfcheetah-replay-regenerated, score" not in page
-    assert "\n\n 1. All losses" in page, "a list needs an empty line before it"
+    assert "| --- | --- |\n| 1 | All losses" in page, "a numbered list is a table"
     assert algorithm_pages.page("iql").startswith("# IQL\n")
+
+
+TRAINED = [
+    (page.parent.name, name)
+    for page in sorted((ROOT / "results" / "reproduced").glob("*/README.md"))
+    for names in re.findall(r"algo=([a-z0-9_,]+)", page.read_text(encoding="utf-8"))
+    for name in names.split(",")
+    if name in algos.names()
+]
+
+
+@pytest.mark.parametrize("folder, name", sorted(set(TRAINED)))
+def test_a_page_links_the_results_pages_whose_commands_train_it(folder, name):
+    shown = algorithm_results.numbers(algorithm_names.own_label(name))
+    assert f"(../results/{folder}/index.md)" in shown and "has no results" not in shown
+
+
+@pytest.mark.parametrize(
+    "name, folder",
+    {
+        "dr_rpo": "dr_rpo",
+        "cvar_tabular": "demo",
+        "orpo_sac": "orpo",
+        "subpo": "subpo",
+        "mex": "exploration",
+        "pebble": "preferences_online",
+        "two_atom": "two_atom",
+    }.items(),
+)
+def test_results_of_a_sweep_or_of_labels_with_settings_are_on_the_page(name, folder):
+    assert f"(../results/{folder}/index.md)" in algorithm_pages.page(name)
+
+
+def test_a_label_with_settings_is_the_algorithm_s():
+    assert algorithm_names.label_in("CQL weighting=uniform") == "CQL"
+    assert algorithm_names.label_in("TD3+BC, alpha 5") == "TD3+BC"
+    assert algorithm_names.label_in("IQL+SEABO of 1") == "IQL+SEABO"
+    assert algorithm_names.label_in("IQLearn") == ""
+
+
+@pytest.mark.parametrize("folder", [path.name for path in hooks.reproduced()])
+def test_a_results_page_begins_with_its_result(folder):
+    assert len(algorithm_results.result_of(folder)) > 30
 
 
 def test_published_numbers_stand_beside_ours_of_the_same_unit_with_their_protocol():
