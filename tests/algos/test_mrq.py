@@ -121,7 +121,7 @@ def test_rewards_are_told_by_the_two_bins_around_them():
     torch.testing.assert_close(shares, torch.tensor(expected), atol=1e-5, rtol=0)
 
 
-def test_goal_by_hand():
+def test_target_value_by_hand():
     """Q' = 10 and 8 whatever is asked: min 8, times the old scale 3, discounted by the steps counted."""
     agent = make(n_step=3)
     with torch.no_grad():
@@ -155,7 +155,7 @@ def test_values_loss_by_hand():
         for p in agent.critic.parameters():
             p.zero_()
         agent.critic.layers[-1].bias.copy_(torch.tensor([0.0, 1.0]).view(1, 2, 1, 1))
-    agent.goal = lambda pieces, noise: torch.full(pieces.rewards.shape[:2], 4.0)
+    agent.target_value = lambda pieces, noise: torch.full(pieces.rewards.shape[:2], 4.0)
     (pieces,) = make_pieces(1, 3)
     loss, metrics = agent.critic_loss(pieces, torch.zeros(SEEDS, B, A))
     assert loss.tolist() == [3.0, 3.0]
