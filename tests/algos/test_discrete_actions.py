@@ -224,8 +224,3 @@ def test_an_action_that_the_environment_has_not_is_named():
     with refused("2 actions action"):
         preprocessing.one_hot(run, np.array([0, 2]))
     assert preprocessing.one_hot(run, np.array([0, 0])).shape == (2, 2)
-
-
-def test_what_numbered_actions_cannot_have_is_refused():
-    with refused("deterministic"):
-        iql.IQL(iql.Config(policy="deterministic"), spec())

@@ -43,8 +43,8 @@ def test_what_torch_and_numpy_say_is_told_in_settings(tmp_path, capfd, monkeypat
     with pytest.raises(launch.SeedsFailed):
         launch.launch(cfg)
     reported = capfd.readouterr().err
-    lower = r"lower algo\.batch_size=100000, algo\.hidden_width=512, seeds=2\."
-    wanted = rf"There is not enough memory on {needs}: {lower}"
+    lower = r"Lower algo\.batch_size=100000, algo\.hidden_width=512, seeds=2\."
+    wanted = rf"There is not enough memory on {needs}\. {lower}"
     assert len(re.findall(wanted, reported)) == 2
     says(next(tmp_path.rglob("status.json")).read_text(), "memory")
 
@@ -61,9 +61,7 @@ def test_commands_that_train_nothing_say_it_too(monkeypatch, capsys):
     monkeypatch.setattr(cli, "_run", full)
     assert cli.main(["evaluate", "runs"]) == 2
     reported = capsys.readouterr().err
-    assert reported.startswith(
-        "corerl: There is not enough memory on the GPU (20.00 GiB at once): "
-    )
+    says(reported, "memory GPU (20.00 GiB")
     assert reported.count("\n") == 1
     monkeypatch.setattr(cli, "_run", lambda argv: [][0])
     with pytest.raises(IndexError):

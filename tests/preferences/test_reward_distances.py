@@ -91,7 +91,8 @@ def test_implied_rewards_are_of_what_the_learner_saw():
         normalizer=Normalizer.of([1.0] * 3, [2.0] * 3),
         implied_rewards=lambda *given: asked.append(given) or torch.zeros(1, 1),
     )
-    agent = SimpleNamespace(cfg=SimpleNamespace(algo=SimpleNamespace(clip_actions=0.3)))
+    algo = SimpleNamespace(data=None, clip_actions=0.3)
+    agent = SimpleNamespace(cfg=SimpleNamespace(algo=algo))
     t = data.transitions()
     reward_distances._learned(agent, {"agent": learner}, data, t)
     ((states, actions, after, _),) = asked

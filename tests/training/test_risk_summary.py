@@ -26,7 +26,7 @@ def test_it_tells_the_objective_and_the_tails_of_the_last_evaluation(tmp_path, c
     first, second = capsys.readouterr().out.splitlines()
     # The worst of 20, of two, of five: 1, 1.5 and 3.
     assert first == (
-        "CODAC on risk/D1, seed 3: optimised naive, tau 0.1; 20 episodes: mean 10.5, "
+        "CODAC on risk/D1, seed 3: optimised naive, tau 0.1, 20 episodes: mean 10.5, "
         "static CVaR 1 (0.05), 1.5 (0.1), 3 (0.25)"
     )
     risk_summary.print_summary(make(tmp_path, objective="naive", tau=0.5))
