@@ -116,7 +116,8 @@ def _numbered(block: str) -> str:
 
 def _prose(text: str) -> str:
     pieces = re.split(r"(`[^`]*`)", text)
-    prose = [p if i % 2 else re.sub(r"([<*_|\[\]^~])", r"\\\1", p) for i, p in enumerate(pieces)]
+    plain = (p if i % 2 else p.replace("<", "&lt;") for i, p in enumerate(pieces))
+    prose = [p if i % 2 else re.sub(r"([*_|\[\]])", r"\\\1", p) for i, p in enumerate(plain)]
     return re.sub(
         r"arXiv:(\d{4}\.\d{4,5})", r"[arXiv:\1](https://arxiv.org/abs/\1)", "".join(prose)
     )

@@ -69,6 +69,13 @@ def test_a_numbered_list_without_a_gap_is_a_table_and_other_lists_are_not():
     assert "---" not in algorithm_pages.described("Differs:\n 2. A.\n 3. B.")
 
 
+def test_prose_shows_what_a_docstring_says():
+    markdown = pytest.importorskip("markdown")
+    page = algorithm_pages.described("R^K and s~ < a_b [1] |x| `_c`.")
+    shown = markdown.markdown(page, extensions=["tables"])
+    assert shown == "<p>R^K and s~ &lt; a_b [1] |x| <code>_c</code>.</p>"
+
+
 def test_a_page_has_comments_ranges_numbers_and_tables():
     page = algorithm_pages.page("iql")
     assert re.search(r"`algo.expectile` \| `0.7` \| \(0, 1\) \| .*tau", page)
