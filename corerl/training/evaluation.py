@@ -18,7 +18,7 @@ SUCCESS = ("success", "is_success")
 """Names in `info` of whether the episode is solved; the first that an environment has counts."""
 
 ENDLESS = 30_000
-"""Steps after which corerl warns that an episode goes on. Atari's are truncated at 27,000."""
+"""Steps after which corerl warns that an episode has not ended. Atari's episodes are truncated at 27,000."""
 
 AT_ONCE = 10
 """Environments of one seed that run together."""
