@@ -1,6 +1,7 @@
 """The sections of a report, one per collection of tasks: the numbers behind tables and figures."""
 
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -133,9 +134,11 @@ def fill(section: Section, published: pd.DataFrame, options: Options) -> None:
     """Adds aggregates, profiles, curves, improvements and all tables."""
     if section.scored and section.shared:
         common = {"gamma": GAMMA, "replicates": options.replicates}
-        section.aggregates = stats.aggregate(section.pooled, **common)
-        section.profiles, section.efficiency = _drawn(section, options)
-        section.improvement = our_tables.improvement(section, options)
+        with ThreadPoolExecutor(1) as second:  # numpy lets two cores share the bootstraps
+            drawn = second.submit(_drawn, section, options)
+            section.aggregates = stats.aggregate(section.pooled, **common)
+            section.improvement = our_tables.improvement(section, options)
+        section.profiles, section.efficiency = drawn.result()
     section.tables += our_tables.tables(section, options)
     if options.rliable and section.aggregates is not None:
         section.tables.append(rliable_table.table(section, options))
