@@ -134,7 +134,7 @@ def _narrow_normal(weight: Tensor, bias: Tensor, rng: torch.Generator) -> None:
 class EDACNoise(NamedTuple):
     """Standard normal draws `(S, B, A)` for samples of the policy."""
 
-    temperature: Tensor  # at the states, where the temperature is stepped before the policy
+    temperature: Tensor  # drawn at the states if the temperature is stepped before the policy
     actions: Tensor
     next_actions: Tensor
 

@@ -36,8 +36,8 @@ class Step(NamedTuple):
 class Cut(NamedTuple):
     """Episodes that cannot continue in a resumed run, because their simulator could not be restored."""
 
-    seeds: np.ndarray  # (S,) bool: whose episode was running
-    reached: np.ndarray  # (S, ...): the observation after its last step
+    seeds: np.ndarray  # (S,) bool, the seeds whose episodes were running
+    reached: np.ndarray  # (S, ...), the observation after an episode's last step
 
 
 class Environments:
