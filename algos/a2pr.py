@@ -44,7 +44,9 @@ class Config(td3_bc.Config):
     name: str = "a2pr"
     label: str = "A2PR"
 
-    anchor: str = one_of("better", "data")  # imitates better (of data's and VAE's) | data (TD3+BC)
+    anchor: str = one_of(  # imitates better (of the data's and the VAE's action) | data (as TD3+BC)
+        "better", "data"
+    )
     mask: float = at_least(0, 0.5)  # weight of imitation against Q in the policy's loss
     vae_weight: float = at_least(0, 1.0)  # weight of the VAE's reconstruction error against its KL
     vae_lr: float = positive(1e-3)  # learning rate of the VAE

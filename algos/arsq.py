@@ -61,15 +61,19 @@ class Config(FineTuning):
     name: str = "arsq"
     label: str = "ARSQ"
 
-    levels: int = positive(1)  # L, levels of bins (each splits the bins of the one before)
+    levels: int = positive(1)  # L, number of levels, each of which splits the bin chosen before
     bins: int = at_least(2, 41)  # B, number of bins per level and action dimension
     alpha: float = positive(0.1)  # temperature of the soft advantages and of the policy
     bellman_weight: float = at_least(0, 1.0)  # weight of the Bellman error
-    behaviour: str = one_of("lse", "margin")  # lse (log-sum-exp of gaps) | margin (mean gap)
+    behaviour: str = one_of(  # loss on demonstrations, lse (log-sum-exp) | margin (mean of gaps)
+        "lse", "margin"
+    )
     behaviour_weight: float = at_least(0, 5.0)  # weight of the loss on demonstrations
     behaviour_floor: float = -1.0  # smallest gap in the demonstration loss (minus the margin)
     behaviour_temperature: float = positive(1.0)  # temperature of the log-sum-exp (behaviour=lse)
-    behaviour_mean: str = one_of("demos", "batch")  # mean over demos | batch (demos and other rows)
+    behaviour_mean: str = one_of(  # demonstration loss is a mean over demos | batch (all rows)
+        "demos", "batch"
+    )
 
     utd: int = positive(1)  # updates per environment step
     discount: float = within(0.99, "[0, 1]")

@@ -90,8 +90,8 @@ class Config(MLPSettings):
         super().__post_init__()
         require(
             not self.data.return_range,
-            "algo.data.return_range=true scales rewards by the dataset's returns, but rewards in play "
-            "need a fixed scale. Use algo.data.reward_scale",
+            "algo.data.return_range=true scales rewards by the dataset's returns, but the environment's "
+            "rewards need a fixed scale. Use algo.data.reward_scale",
         )
 
 

@@ -78,7 +78,7 @@ class Config(Settings):
     objective: str = one_of(  # risk of the return to minimise (ecrm: sum of one-step risks)
         "cvar", "variance", "mean_variance", "entropic", "mean", "ecrm"
     )
-    tau: float | None = within(0.25, "(0, 1]")  # share of worst returns, cvar and ecrm (1: mean)
+    tau: float | None = within(0.25, "(0, 1]")  # share of worst returns in cvar, ecrm (1: the mean)
     weight: float = at_least(0, 1.0)  # weight of variance (mean_variance) or CVaR (ecrm, up to 1)
     beta: float = positive(1.0)  # risk aversion in log E[exp(-beta X)] / beta (entropic)
     soft: float = within(0.0, "[0, 1]")  # first share of the run, in which tau falls from 1 (cvar)

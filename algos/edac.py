@@ -81,7 +81,9 @@ class Config(MLPSettings):
     )
     alpha_max: float | None = added(positive(None))  # largest temperature (null: none, NeoRL-2: 1)
     critic_layer_norm: bool = added(False)  # LayerNorm in the critics (all share its weights)
-    init: str = one_of("corl", "official", "neorl2", "lb_sac")  # corl | official | neorl2 | lb_sac
+    init: str = one_of(  # initial weights, corl | official (the authors') | neorl2 | lb_sac
+        "corl", "official", "neorl2", "lb_sac"
+    )
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)
 
     def __post_init__(self):

@@ -57,7 +57,7 @@ class Config(MLPSettings, FineTuning):
     name: str = "fql"
     label: str = "FQL"
 
-    alpha: float = at_least(0, 10.0)  # weight of the distance to the flow (first setting to tune)
+    alpha: float = at_least(0, 10.0)  # weight of the distance to the flow's action (tune it first)
     q_agg: str = one_of("mean", "min")  # target Q is the mean | min of the two target critics
     normalize_q: bool = False  # divides Q by its mean absolute value in the policy's loss
     flow_steps: int = positive(10)  # Euler steps from noise to an action

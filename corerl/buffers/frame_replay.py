@@ -23,7 +23,7 @@ from corerl.runs.replay_files import Ring
 class DiscreteStep(NamedTuple):
     """One step of S seeds with discrete actions. Observations keep the environment's shape."""
 
-    observations: np.ndarray  # (S, ...) float32, or uint8 where the environment's are
+    observations: np.ndarray  # (S, ...) float32, or uint8 if the environment gives uint8
     actions: np.ndarray  # (S,) int64
     rewards: np.ndarray  # (S,)
     next_observations: np.ndarray  # (S, ...)

@@ -29,8 +29,8 @@ class Step(NamedTuple):
     actions: np.ndarray  # (S, A) float32
     rewards: np.ndarray  # (S,)
     next_observations: np.ndarray  # (S, O) float32
-    terminated: np.ndarray  # (S,) bool: a true terminal state
-    truncated: np.ndarray  # (S,) bool: the time limit alone
+    terminated: np.ndarray  # (S,) bool, a true terminal state
+    truncated: np.ndarray  # (S,) bool, the time limit alone
 
 
 class Cut(NamedTuple):

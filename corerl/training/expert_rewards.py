@@ -205,7 +205,7 @@ def _check_spaces(dataset: Dataset, expert: Dataset) -> None:
         mine == theirs and dataset.discrete == expert.discrete,
         f"The demonstrations of {expert.id} have observations {theirs[0]} and actions "
         f"{theirs[1]}, but the data of {dataset.id} has {mine[0]} and {mine[1]}. Choose an "
-        "algo.data.expert.task of the same spaces",
+        "algo.data.expert.task with the same spaces",
     )
 
 

@@ -89,7 +89,7 @@ def load(
     if labels is not None:
         require(
             dataset.durations is None,
-            f"{run.cfg.algo.name} learns from returns that assume steps of one duration, but the steps of "
+            f"{run.cfg.algo.name} learns from returns that count all steps as equally long, but the steps of "
             f"{dataset.id} have durations. Choose an algorithm such as iql or cql",
         )
     if best < 1:

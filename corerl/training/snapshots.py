@@ -75,7 +75,7 @@ class Snapshots(NamedTuple):
         require(
             set(saved) == set(cls._fields) and saved["task"] == task.id,
             f"algo.start.snapshots={path} has snapshots of {saved.get('task')}, not of {task.id}. "
-            "Make others: corerl data snapshots",
+            "Make a file for this task: corerl data snapshots RUN",
         )
         return cls(**saved)
 
