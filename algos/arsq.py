@@ -61,7 +61,7 @@ class Config(FineTuning):
     name: str = "arsq"
     label: str = "ARSQ"
 
-    levels: int = positive(1)  # L, number of levels, each of which splits the bin chosen before
+    levels: int = positive(1)  # L, number of levels (each one splits the bin chosen before)
     bins: int = at_least(2, 41)  # B, number of bins per level and action dimension
     alpha: float = positive(0.1)  # temperature of the soft advantages and of the policy
     bellman_weight: float = at_least(0, 1.0)  # weight of the Bellman error

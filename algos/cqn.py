@@ -68,7 +68,7 @@ class Config(FineTuning):
     name: str = "cqn"
     label: str = "CQN"
 
-    levels: int = positive(3)  # L, number of levels, each of which splits the bin chosen before
+    levels: int = positive(3)  # L, number of levels (each one splits the bin chosen before)
     bins: int = at_least(2, 5)  # B, number of bins per level and action dimension
     atoms: int = at_least(2, 51)  # atoms of each bin's return distribution
     low: float = -2.0  # smallest return of a distribution's atoms
