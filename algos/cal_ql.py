@@ -68,7 +68,7 @@ class Config(MLPSettings, FineTuning):
     weight: float = at_least(0, 5.0)  # weight of the conservative penalty
     samples: int = positive(10)  # actions per proposal (uniform, policy at s and policy at s')
     importance_sampling: bool = True  # weights sampled actions by 1 / density (false: equally)
-    calibrate: bool = True  # pushes no value below the data's returns (false: CQL)
+    calibrate: bool = True  # pushes the policy's Q no lower than the data's returns (false: CQL)
     failure_reward: float | None = None  # episodes of only this reward count as endless (null: off)
     lagrange: bool = False  # adapts the penalty's weight until the gap of Q is threshold
     threshold: float = 0.8  # wanted gap between sampled Q and the data's Q (lagrange=true)

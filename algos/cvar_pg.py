@@ -81,7 +81,7 @@ class Config(Settings):
     tau: float | None = within(0.25, "(0, 1]")  # share of worst returns in cvar, ecrm (1: the mean)
     weight: float = at_least(0, 1.0)  # weight of variance (mean_variance) or CVaR (ecrm, up to 1)
     beta: float = positive(1.0)  # risk aversion in log E[exp(-beta X)] / beta (entropic)
-    soft: float = within(0.0, "[0, 1]")  # first share of the run, in which tau falls from 1 (cvar)
+    soft: float = within(0.0, "[0, 1]")  # first share of the run, in which tau falls from 1
     augment: bool = True  # policy also sees the stock (v - rewards so far) / discount^t
     v_std: float = at_least(0, 0.0)  # std of the auxiliary v over episodes, at the start
     v_std_final: float = at_least(0, 0.0)  # std of the auxiliary v over episodes, at the end

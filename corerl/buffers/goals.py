@@ -43,10 +43,10 @@ class Goals(GoalColumns):
 
     value_p_curgoal: float = within(0.2, "[0, 1]")  # share of value goals that are the row's state
     value_p_randomgoal: float = within(0.3, "[0, 1]")  # share of value goals from random rows
-    value_geom_sample: bool = True  # steps to a value goal are geometric (false: uniform)
+    value_geom_sample: bool = True  # steps to a later value goal are geometric (false: uniform)
     actor_p_curgoal: float = within(0.0, "[0, 1]")  # share of policy goals that are the row's state
     actor_p_randomgoal: float = within(0.0, "[0, 1]")  # share of policy goals from random rows
-    actor_geom_sample: bool = False  # steps to a policy goal are geometric (false: uniform)
+    actor_geom_sample: bool = False  # steps to a later policy goal are geometric (false: uniform)
     gc_negative: bool = True  # reward -1 per step until the goal (false: 1 at the goal)
     augment: float = within(0.0, "[0, 1]")  # share of policy goals from episodes that pass nearby
     clusters: int = positive(40)  # number of k-means clusters of states, used if augment > 0

@@ -37,8 +37,8 @@ class Collect(Settings):
     train_every: int = positive(4)  # environment steps of each seed per update
     capacity: int = positive(1_000_000)  # environment steps kept per seed
     n_step: int = positive(1)  # number of rewards summed before the bootstrap
-    epsilon: float = within(0.01, "[0, 1]")  # share of random actions after epsilon_steps
-    epsilon_steps: int = positive(1_000_000)  # steps until the share of random actions is epsilon
+    epsilon: float = within(0.01, "[0, 1]")  # final share of random actions
+    epsilon_steps: int = positive(1_000_000)  # steps after learning_starts until epsilon is reached
     eval_epsilon: float = within(0.001, "[0, 1]")  # share of random actions in evaluations
     clip: str = one_of(  # rewards clipped to [-1, 1], none | source (each source) | total (the sum)
         "none", "source", "total"

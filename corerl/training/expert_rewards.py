@@ -46,7 +46,7 @@ class Expert(Settings):
 
     task: str | None = None  # task whose dataset has the demonstrations (null: the run's task)
     episodes: int = positive(1)  # number of demonstrations, the best by recorded return
-    compare: str = one_of(  # parts of a step compared, sas (s, a, s') | sa (s, a) | ss (s, s')
+    compare: str = one_of(  # what seabo compares, sas (s, a, s') | sa (s, a) | ss (s, s')
         "sas", "sa", "ss"
     )
     beta: float | None = at_least(0, None)  # decay of rewards by distance (null: seabo 0.5, otr 5)
