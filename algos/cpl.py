@@ -66,7 +66,7 @@ class Config(MLPSettings):
     bias: float = within(0.5, "(0, 1]")  # b, factor of the losing segment's score (1: no bias)
     bc_weight: float = at_least(0, 0.0)  # weight of cloning beside the contrastive loss (CPL-BC: 1)
     reference: bool = False  # measures log pi relative to the cloned policy's (CPL-KL)
-    bc_steps: int = at_least(0, 200_000)  # first updates of the run, which clone all segments
+    bc_steps: int = at_least(0, 200_000)  # number of first updates, which clone all segments
 
     lr: float = positive(1e-4)
     warmup_steps: int = positive(10_000)  # contrastive updates in which the learning rate rises

@@ -77,7 +77,7 @@ class Config(MLPSettings, FineTuning):
 
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every update
-    max_backup: str = one_of("off", "min_first")  # off | min_first (max over samples of min Q)
+    max_backup: str = one_of("off", "min_first")  # off | min_first (target takes max of min Q)
     alpha: float = positive(1.0)  # temperature, or with tune_alpha=true a factor of the tuned one
     tune_alpha: bool = True  # tunes the temperature until the entropy is target_entropy
     target_entropy: float | None = added(None)  # entropy to reach (null: minus action dimension)

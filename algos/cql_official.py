@@ -64,7 +64,7 @@ class Config(cql.Config):
         "off", "per_critic", "min_first"
     )
     backup_entropy: bool = False  # adds the policy's entropy to the backup, as SAC does
-    bc_steps: int = at_least(0, 39_999)  # first updates, in which the policy clones the data
+    bc_steps: int = at_least(0, 39_999)  # number of first updates, in which the policy clones data
 
     policy_lr: float = positive(1e-4)  # learning rate of policy and temperature
     init: str = one_of(*WEIGHTS)  # initial weights (torch is NeoRL-2's, for the others see cql)

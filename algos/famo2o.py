@@ -77,7 +77,7 @@ class Draws(NamedTuple):
         Tensor  # (S, 2, B, 1) standard normal: for the balance's loss, and for the policy's online
     )
     actions: Tensor  # (S, B, A) standard normal
-    shares: Tensor | None  # (S, B), uniform on [0, 1), for beta on the data
+    shares: Tensor | None  # (S, B), uniform on [0, 1), for the beta of data rows
 
 
 class Balance(TanhGaussian):

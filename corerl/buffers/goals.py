@@ -72,7 +72,7 @@ class GoalBatch(NamedTuple):
     actions: Tensor  # (S, B, A)
     next_observations: Tensor  # (S, B, O)
     value_goals: Tensor  # (S, B, G)
-    rewards: Tensor  # (S, B), towards the value goals
+    rewards: Tensor  # (S, B), for reaching the value goals
     terminated: Tensor  # (S, B), 1.0 where the state is the value goal
     actor_goals: Tensor  # (S, B, G)
 
@@ -84,7 +84,7 @@ class SubgoalBatch(NamedTuple):
     actions: Tensor  # (S, B, A)
     next_observations: Tensor  # (S, B, O)
     value_goals: Tensor  # (S, B, G)
-    rewards: Tensor  # (S, B), towards the value goals
+    rewards: Tensor  # (S, B), for reaching the value goals
     terminated: Tensor  # (S, B), 1.0 where the state is the value goal
     low_goals: Tensor  # (S, B, G), the state `subgoal_steps` later, or the episode's last
     high_goals: Tensor  # (S, B, G)

@@ -33,7 +33,7 @@ class Collect(Settings):
 
     prefix: ClassVar[str] = "algo.data."
 
-    learning_starts: int = positive(50_000)  # first steps of a seed, all random, without updates
+    learning_starts: int = positive(50_000)  # number of first steps, random and without updates
     train_every: int = positive(4)  # environment steps of each seed per update
     capacity: int = positive(1_000_000)  # environment steps kept per seed
     n_step: int = positive(1)  # number of rewards summed before the bootstrap
