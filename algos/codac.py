@@ -91,7 +91,7 @@ class Config(distortions.Distortion):
     batch_size: int = positive(256)
     hidden_layers: int = positive(2)  # hidden layers (the embedded fraction enters the last one)
     hidden_width: int = positive(256)
-    cosines: int = positive(64)  # cosines in the embedding of a quantile fraction
+    cosines: int = positive(64)  # number of cosines in the embedding of a quantile fraction
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)
 
     def __post_init__(self):

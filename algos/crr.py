@@ -73,7 +73,7 @@ class Config(MLPSettings):
     pessimism: float = within(0.5, "(0, 1)")  # weight of Q errors above the target (0.5: symmetric)
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every update
-    order: str = one_of("critic_first", "joint")  # critic_first | joint (with the policy, CRR+)
+    order: str = one_of("critic_first", "joint")  # critic_first | joint (all at once, CRR+)
 
     policy: str = one_of("gaussian", "squashed")  # gaussian (mean through tanh) | squashed (CRR+)
     policy_lr: float = positive(3e-4)
