@@ -44,13 +44,15 @@ class Config(td3_bc.Config):
     name: str = "a2pr"
     label: str = "A2PR"
 
-    anchor: str = one_of("better", "data")  # imitates: better (of data and VAE) | data (TD3+BC)
+    anchor: str = one_of(  # imitates better (of the data's and the VAE's action) | data (as TD3+BC)
+        "better", "data"
+    )
     mask: float = at_least(0, 0.5)  # weight of imitation against Q in the policy's loss
     vae_weight: float = at_least(0, 1.0)  # weight of the VAE's reconstruction error against its KL
     vae_lr: float = positive(1e-3)  # learning rate of the VAE
     vae_width: int = positive(750)  # width of the VAE's hidden layers
     hidden_layers: int = at_least(0, 4)  # hidden layers of critics and value network
-    actor_layers: int | None = at_least(1, 3)  # the actor's hidden layers (null: as the critics)
+    actor_layers: int | None = at_least(1, 3)  # hidden layers of the actor (null: hidden_layers)
 
 
 class A2PR(TD3BC):

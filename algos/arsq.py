@@ -61,20 +61,24 @@ class Config(FineTuning):
     name: str = "arsq"
     label: str = "ARSQ"
 
-    levels: int = positive(1)  # L, levels of bins (each splits the bins of the one before)
+    levels: int = positive(1)  # L, number of levels (each one splits the bin chosen before)
     bins: int = at_least(2, 41)  # B, number of bins per level and action dimension
     alpha: float = positive(0.1)  # temperature of the soft advantages and of the policy
     bellman_weight: float = at_least(0, 1.0)  # weight of the Bellman error
-    behaviour: str = one_of("lse", "margin")  # demo loss: lse (log-sum-exp) | margin (mean of gaps)
-    behaviour_weight: float = at_least(0, 5.0)  # weight of the demonstration (demo) loss
-    behaviour_floor: float = -1.0  # lowest advantage gap in the demonstration loss (-margin)
-    behaviour_temperature: float = positive(1.0)  # behaviour=lse: temperature of the log-sum-exp
-    behaviour_mean: str = one_of("demos", "batch")  # demo loss is a mean over: demos | whole batch
+    behaviour: str = one_of(  # loss on demonstrations, lse (log-sum-exp) | margin (mean of gaps)
+        "lse", "margin"
+    )
+    behaviour_weight: float = at_least(0, 5.0)  # weight of the loss on demonstrations
+    behaviour_floor: float = -1.0  # smallest gap in the demonstration loss (minus the margin)
+    behaviour_temperature: float = positive(1.0)  # temperature of the log-sum-exp (behaviour=lse)
+    behaviour_mean: str = one_of(  # demonstration loss is a mean over demos | batch (all rows)
+        "demos", "batch"
+    )
 
     utd: int = positive(1)  # updates per environment step
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every update
-    act_with: str = one_of("online", "target")  # network that acts: online | target (RLBench)
+    act_with: str = one_of("online", "target")  # acting network, online | target (as on RLBench)
 
     lr: float = positive(3e-4)
     batch_size: int = positive(256)  # replay rows per batch, besides demos.rows demonstrations
@@ -83,7 +87,7 @@ class Config(FineTuning):
     hidden_width: int = positive(512)
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
-    phase: str = "online"  # online | both: offline, then online | offline: updates on the data only
+    phase: str = "online"  # online | both (offline, then online) | offline (updates on data only)
     online: Online = group(Online)
 
     def __post_init__(self):

@@ -39,7 +39,7 @@ class Config(MLPSettings):
     name: str = "bc"
     label: str = "BC"
 
-    best: float = within(1.0, "(0, 1]")  # share of episodes cloned, best first (0.1: "10% BC")
+    best: float = within(1.0, "(0, 1]")  # clones this best share of episodes (0.1: "10% BC")
     best_discount: float = added(within(1.0, "[0, 1]"))  # discount of returns that rank episodes
     lr: float = positive(3e-4)
     batch_size: int = positive(256)

@@ -33,7 +33,7 @@ class Config(bc.Config):
 
     lr: float = positive(1e-3)
     leak: float = within(0.1, "[0, 1)")  # slope of the leaky ReLU below 0
-    validate_every: int = at_least(0, 1000)  # updates between validations (0: none, the last plays)
+    validate_every: int = at_least(0, 1000)  # updates between validations (0: last policy plays)
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)
 
     @property

@@ -52,7 +52,9 @@ class Config(MLPSettings):
     name: str = "bcq_discrete"
     label: str = "discrete BCQ"
 
-    threshold: float = within(0.3, "[0, 1)")  # share of the top probability that allows an action
+    threshold: float = within(  # allows actions above this share of the largest probability
+        0.3, "[0, 1)"
+    )
     logit_weight: float = at_least(0, 0.01)  # weight of the behaviour model's mean squared logit
     kappa: float = positive(1.0)  # error above which the Huber loss is linear
     discount: float = within(0.99, "[0, 1]")

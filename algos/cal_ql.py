@@ -66,12 +66,12 @@ class Config(MLPSettings, FineTuning):
     label: str = "Cal-QL"
 
     weight: float = at_least(0, 5.0)  # weight of the conservative penalty
-    samples: int = positive(10)  # actions per proposal: uniform, policy at s and policy at s'
+    samples: int = positive(10)  # actions per proposal (uniform, policy at s and policy at s')
     importance_sampling: bool = True  # weights sampled actions by 1 / density (false: equally)
-    calibrate: bool = True  # bounds penalised values below by the data's returns (false: CQL)
+    calibrate: bool = True  # pushes the policy's Q no lower than the data's returns (false: CQL)
     failure_reward: float | None = None  # episodes of only this reward count as endless (null: off)
-    lagrange: bool = False  # adapts the penalty's weight until its gap meets threshold
-    threshold: float = 0.8  # lagrange=true: wanted gap between sampled Q and the data's Q
+    lagrange: bool = False  # adapts the penalty's weight until the gap of Q is threshold
+    threshold: float = 0.8  # wanted gap between sampled Q and the data's Q (lagrange=true)
 
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every update
@@ -79,7 +79,7 @@ class Config(MLPSettings, FineTuning):
     critics: int = positive(2)  # number of critics
     critic_subsample: int | None = positive(None)  # critics drawn in backup and penalty (null: all)
     layer_norm: bool = False  # LayerNorm in the critics, before each activation
-    tuning: str = added(one_of("log", "softplus"))  # learns temperature as: log | softplus (WSRL)
+    tuning: str = added(one_of("log", "softplus"))  # log (learns log temperature) | softplus (WSRL)
 
     policy_lr: float = positive(1e-4)  # learning rate of policy and temperature
     critic_lr: float = positive(3e-4)  # learning rate of critics and Lagrange multiplier
@@ -87,14 +87,14 @@ class Config(MLPSettings, FineTuning):
     policy_layers: int = at_least(0, 2)
     critic_layers: int = positive(2)
     hidden_width: int = positive(256)
-    init: str = added(one_of("authors", "wsrl"))  # authors: output weights / 100 | wsrl: unscaled
+    init: str = added(one_of("authors", "wsrl"))  # authors (output weights / 100) | wsrl (unscaled)
     shared_output: bool = added(False)  # all critics share one output layer (WSRL)
-    log_std_multiplier: float | None = added(1.0)  # initial learned scale of log-std (null: none)
+    log_std_multiplier: float | None = added(1.0)  # initial scale of log-std, learned (null: none)
     log_std_min: float = -20.0
     log_std_max: float = 2.0
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
-    phase: str = "both"  # both | offline: pre-training only | online: checkpoint or from scratch
+    phase: str = "both"  # both | offline (pre-training only) | online (checkpoint or from scratch)
     online: Online = group(Online, pretrain_steps=250_000, offline_ratio=0.5)
 
     def __post_init__(self):

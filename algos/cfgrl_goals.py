@@ -49,7 +49,7 @@ class Config(goals.GoalSettings):
     name: str = "cfgrl_goals"
     label: str = "CFGRL with goals"
 
-    guidance: float = acting(at_least(0, 3.0))  # guidance w (0: cloning, 1: cloning with goals)
+    guidance: float = acting(at_least(0, 3.0))  # guidance w (0: clones without goal, 1: with goal)
     flow_steps: int = acting(positive(16))
     drop: float = within(0.1, "(0, 1)")  # share of rows trained without a goal
     hidden_layers: int = at_least(0, 4)
@@ -59,8 +59,8 @@ class Config(goals.GoalSettings):
 class Draws(NamedTuple):
     """Random numbers of one update."""
 
-    path: Tensor  # (S, B, A), normal: where the flow's path begins
-    uniform: Tensor  # (S, B, 2): its time, and whether the goal is dropped
+    path: Tensor  # (S, B, A), normal, the start of the flow's path
+    uniform: Tensor  # (S, B, 2), the flow's time, and whether the goal is dropped
 
 
 class CFGRLGoals(Stateful):

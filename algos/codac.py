@@ -67,12 +67,14 @@ class Config(distortions.Distortion):
     name: str = "codac"
     label: str = "CODAC"
 
-    objective: str = one_of("naive", "wang", "mean")  # naive: CVaR, CODAC-C | wang | mean: CODAC-N
+    objective: str = one_of(  # naive (CVaR of the future return) | wang (Wang's measure) | mean
+        "naive", "wang", "mean"
+    )
     weight_limit: float | None = positive(5.0)  # largest weight of a quantile in CVaR (null: none)
 
     weight: float = at_least(0, 10.0)  # omega, weight of the conservative penalty
-    threshold: float | None = 10.0  # zeta, target of omega * gap (null: no multiplier, fixed omega)
-    samples: int = positive(10)  # actions per proposal: uniform, policy at s and policy at s'
+    threshold: float | None = 10.0  # zeta, target of omega * gap (null: no Lagrange multiplier)
+    samples: int = positive(10)  # actions per proposal (uniform, policy at s and policy at s')
     penalty_fractions: int = positive(1)  # quantile fractions drawn for the penalty (paper: all)
 
     fractions: int = positive(32)  # N, quantile fractions drawn for prediction and for target
@@ -87,9 +89,9 @@ class Config(distortions.Distortion):
     critic_lr: float = positive(3e-4)  # learning rate of critics and Lagrange multiplier
     cosine: bool = False  # learning rates of policy and critics decay to 0 (not in the paper)
     batch_size: int = positive(256)
-    hidden_layers: int = positive(2)  # hidden layers, the last after the fraction's embedding joins
+    hidden_layers: int = positive(2)  # hidden layers (the embedded fraction enters the last one)
     hidden_width: int = positive(256)
-    cosines: int = positive(64)  # cosines in the embedding of a quantile fraction
+    cosines: int = positive(64)  # number of cosines in the embedding of a quantile fraction
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)
 
     def __post_init__(self):

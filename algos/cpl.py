@@ -62,15 +62,15 @@ class Config(MLPSettings):
     name: str = "cpl"
     label: str = "CPL"
 
-    alpha: float = positive(0.1)  # temperature: alpha log pi(a|s) is the advantage
+    alpha: float = positive(0.1)  # temperature (the advantage of an action is alpha log pi(a|s))
     bias: float = within(0.5, "(0, 1]")  # b, factor of the losing segment's score (1: no bias)
     bc_weight: float = at_least(0, 0.0)  # weight of cloning beside the contrastive loss (CPL-BC: 1)
     reference: bool = False  # measures log pi relative to the cloned policy's (CPL-KL)
-    bc_steps: int = at_least(0, 200_000)  # first updates of the run, which clone all segments
+    bc_steps: int = at_least(0, 200_000)  # number of first updates, which clone all segments
 
     lr: float = positive(1e-4)
     warmup_steps: int = positive(10_000)  # contrastive updates in which the learning rate rises
-    lr_factor: float = positive(1.0)  # contrastive / cloning learning rate (CPL-KL: 0.1)
+    lr_factor: float = positive(1.0)  # ratio of contrastive to cloning learning rate (CPL-KL: 0.1)
     pairs: int = positive(96)  # comparisons in a batch
     crop: int | None = positive(None)  # steps read of each segment in a batch (null: all)
     preferences: Preferences = group(Preferences)
@@ -78,8 +78,8 @@ class Config(MLPSettings):
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(512)
     dropout: float = within(0.25, "[0, 1)")  # dropout rate in the policy
-    log_std_min: float = -5.0  # policy=gaussian: lower limit of the log-std
-    log_std_max: float = 2.0  # policy=gaussian: upper limit of the log-std
+    log_std_min: float = -5.0  # lower limit of the log-std (policy=gaussian)
+    log_std_max: float = 2.0  # upper limit of the log-std (policy=gaussian)
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
     def __post_init__(self):

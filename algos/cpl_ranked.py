@@ -72,15 +72,15 @@ class Score(Fitting):
     """The preference model and how it is fitted."""
 
     prefix: ClassVar[str] = "algo.score."
-    attention: ClassVar[bool] = False  # a small head says what each state's token is worth
+    attention: ClassVar[bool] = False  # without it, a small head scores each state's token
 
 
 @dataclass
 class Ranked(Settings):
     """Settings of policies from ranked segments, CPL's and DPPO's."""
 
-    length: int = positive(100)  # steps of the dataset's segments that are ranked
-    ranked_by: str = one_of("model", "teacher")  # model (DPPO's) | teacher (scripted)
+    length: int = positive(100)  # steps in each ranked segment of the dataset
+    ranked_by: str = one_of("model", "teacher")  # model (learned from labels) | teacher (scripted)
     score: Score = group(Score)
     preferences: Preferences = group(Preferences)
 
@@ -121,8 +121,8 @@ class Config(Ranked):
     name: str = "cpl_ranked"
     label: str = "CPL (ranked)"
 
-    temperature: float = positive(0.1)  # divides a segment's mean log pi to give its advantage
-    bias: float = within(0.7, "(0, 1]")  # b, factor of the lower-ranked segment's score (1: none)
+    temperature: float = positive(0.1)  # a segment's advantage is its mean log pi divided by this
+    bias: float = within(0.7, "(0, 1]")  # b, factor of the lower segment's score (1: no bias)
 
 
 class PreferenceModel(Stateful):

@@ -67,21 +67,21 @@ class Config(MLPSettings, FineTuning):
     label: str = "CQL"
 
     weight: float = at_least(0, 10.0)  # w, weight of the conservative penalty
-    samples: int = positive(10)  # actions per proposal: uniform, policy at s and policy at s'
-    temperature: float = positive(1.0)  # T in the penalty's T * log sum exp(Q / T)
+    samples: int = positive(10)  # actions per proposal (uniform, policy at s and policy at s')
+    temperature: float = positive(1.0)  # T in the penalty T * log sum exp(Q / T) - Q(s, a)
     importance_sampling: bool = True  # weights sampled actions by 1 / density (false: equally)
-    gap_min: float | None = None  # lower clip of each sample's log sum exp Q - Q(s, a) (null: none)
-    gap_max: float | None = None  # upper clip of each sample's log sum exp Q - Q(s, a) (null: none)
-    lagrange: str = one_of("off", "young_geng")  # off | young_geng: adapts w until the gap is tau
-    threshold: float = 0.8  # tau, gap that lagrange holds
+    gap_min: float | None = None  # lower limit of a row's log sum exp Q - Q(s, a) (null: none)
+    gap_max: float | None = None  # upper limit of a row's log sum exp Q - Q(s, a) (null: none)
+    lagrange: str = one_of("off", "young_geng")  # off | young_geng (scales w until the gap is tau)
+    threshold: float = 0.8  # tau, the gap that lagrange aims for
 
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every update
-    max_backup: str = one_of("off", "min_first")  # off | min_first: max of min Q over samples
-    alpha: float = positive(1.0)  # temperature (tune_alpha=true: factor of the tuned one)
+    max_backup: str = one_of("off", "min_first")  # off | min_first (target takes max of min Q)
+    alpha: float = positive(1.0)  # temperature, or with tune_alpha=true a factor of the tuned one
     tune_alpha: bool = True  # tunes the temperature until the entropy is target_entropy
     target_entropy: float | None = added(None)  # entropy to reach (null: minus action dimension)
-    tuning: str = added(one_of("log", "softplus"))  # learns temperature as: log | softplus (WSRL)
+    tuning: str = added(one_of("log", "softplus"))  # log (learns log temperature) | softplus (WSRL)
 
     policy_lr: float = positive(3e-5)  # learning rate of policy and temperature
     critic_lr: float = positive(3e-4)  # learning rate of critics and Lagrange multiplier
@@ -89,9 +89,9 @@ class Config(MLPSettings, FineTuning):
     policy_layers: int = at_least(0, 3)
     critic_layers: int = positive(3)
     hidden_width: int = positive(256)
-    init: str = one_of(*WEIGHTS)  # initial weights (xavier: young-geng, offbench: CQL+)
+    init: str = one_of(*WEIGHTS)  # initial weights (xavier is young-geng's, offbench is CQL+'s)
     shared_output: bool = added(False)  # all critics share one output layer (WSRL)
-    log_std_multiplier: float | None = 1.0  # initial scale of the log-std, learned (null: no scale)
+    log_std_multiplier: float | None = 1.0  # initial scale of the log-std, learned (null: none)
     log_std_min: float = -20.0
     log_std_max: float = 2.0
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, normalize_states=True)

@@ -42,17 +42,17 @@ class Config(MLPSettings):
     label: str = "discrete CQL"
 
     weight: float = at_least(0, 1.0)  # w, weight of the conservative penalty (0: QR-DQN or DQN)
-    critic: str = one_of("quantile", "mean")  # quantile: quantiles of return (QR-DQN) | mean (DQN)
-    quantiles: int = positive(200)  # critic=quantile: N, quantiles per action
+    critic: str = one_of("quantile", "mean")  # quantile (quantiles of return, QR-DQN) | mean (DQN)
+    quantiles: int = positive(200)  # N, quantiles per action (critic=quantile)
     kappa: float = positive(1.0)  # error above which the Huber loss is linear
     discount: float = within(0.99, "[0, 1]")
-    double: bool = False  # double DQN: the online network chooses the next action
+    double: bool = False  # the online network chooses the next action (double DQN)
     target_every: int = positive(2_000)  # updates between copies to the target network
 
     lr: float = positive(5e-5)
     adam_eps: float = positive(0.01 / 32)
     batch_size: int = positive(32)
-    hidden_layers: int = positive(1)  # dense layers (for images: after the convolutions)
+    hidden_layers: int = positive(1)  # dense hidden layers (after the convolutions, for images)
     hidden_width: int = positive(512)
     data: Weighting = added(group(Weighting))
 

@@ -56,20 +56,22 @@ class Config(cql.Config):
     name: str = "cql_official"
 
     weight: float = at_least(0, 5.0)  # w, weight of the conservative penalty
-    lagrange: str = one_of("off", "official", "young_geng")  # adapts w: off | official | young_geng
-    threshold: float = 0.8  # tau, gap that lagrange holds (official: w * gap, below 0: fixed w)
-    max_backup: str = one_of(  # off | per_critic: min of max Q over samples | min_first: max of min
+    lagrange: str = one_of(  # off | official (holds w * gap at tau) | young_geng (holds gap at tau)
+        "off", "official", "young_geng"
+    )
+    threshold: float = 0.8  # tau, which lagrange aims for (official: w is fixed if tau < 0)
+    max_backup: str = one_of(  # off | per_critic (min of max Q) | min_first (max of min Q)
         "off", "per_critic", "min_first"
     )
     backup_entropy: bool = False  # adds the policy's entropy to the backup, as SAC does
-    bc_steps: int = at_least(0, 39_999)  # first updates, in which the policy clones the data
+    bc_steps: int = at_least(0, 39_999)  # number of first updates, in which the policy clones data
 
     policy_lr: float = positive(1e-4)  # learning rate of policy and temperature
-    init: str = one_of(*WEIGHTS)  # initial weights (torch: NeoRL-2, the others: see cql)
-    log_std_multiplier: float | None = None  # initial learned scale of log-std (null: none)
+    init: str = one_of(*WEIGHTS)  # initial weights (torch is NeoRL-2's, for the others see cql)
+    log_std_multiplier: float | None = None  # initial scale of log-std, learned (null: none)
     log_std_min: float = -5.0
 
-    order: str = one_of(  # update order: alpha_first (authors) | in_turn (NeoRL-2) | joint (CORL)
+    order: str = one_of(  # alpha_first (authors) | in_turn (NeoRL-2) | joint (CORL, all at once)
         "alpha_first", "in_turn", "joint"
     )
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)

@@ -68,33 +68,33 @@ class Config(FineTuning):
     name: str = "cqn"
     label: str = "CQN"
 
-    levels: int = positive(3)  # L, levels of bins (each splits the bins of the one before)
+    levels: int = positive(3)  # L, number of levels (each one splits the bin chosen before)
     bins: int = at_least(2, 5)  # B, number of bins per level and action dimension
     atoms: int = at_least(2, 51)  # atoms of each bin's return distribution
     low: float = -2.0  # smallest return of a distribution's atoms
     high: float = 2.0  # largest return of a distribution's atoms
     critic_weight: float = at_least(0, 0.1)  # weight of the distributional Bellman loss
-    dominance_weight: float = at_least(0, 1.0)  # weight of the stochastic-dominance loss on demos
+    dominance_weight: float = at_least(0, 1.0)  # weight of the dominance loss on demonstrations
     margin_weight: float = at_least(0, 1.0)  # weight of the margin loss on demonstrations
-    margin: float = 0.01  # gap of mean return by which a demonstrated bin should lead the others
+    margin: float = 0.01  # lead in mean return that a demonstrated bin should have
 
     utd: int = positive(1)  # updates per environment step
     discount: float = within(0.99, "[0, 1]")
-    terminals: str = one_of("end", "ignore")  # end: no bootstrap at terminals | ignore (baseline)
+    terminals: str = one_of("end", "ignore")  # end (no bootstrap at terminals) | ignore (baseline)
     polyak: float = within(0.02, "[0, 1]")  # share of new weights in the target, every update
     noise: float = at_least(0, 0.01)  # standard deviation of the exploration noise
-    act_with: str = one_of("target", "online")  # network that acts: target | online (DM Control)
+    act_with: str = one_of("target", "online")  # acting network, target | online (as on DM Control)
 
     lr: float = positive(5e-5)
     weight_decay: float = at_least(0, 0.1)
     batch_size: int = positive(256)  # replay rows per batch, besides demos.rows demonstrations
     demos: Demos = group(Demos)
-    features: int = positive(64)  # features that the first layer makes of a state
+    features: int = positive(64)  # size of the first layer's output for a state
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(512)
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
-    phase: str = "online"  # online | both: offline, then online | offline: updates on the data only
+    phase: str = "online"  # online | both (offline, then online) | offline (updates on data only)
     online: Online = group(Online)
 
     def __post_init__(self):

@@ -50,9 +50,9 @@ class Config(goals.GoalSettings):
     name: str = "crl"
     label: str = "CRL"
 
-    actor_loss: str = one_of("ddpg_bc", "awr")  # ddpg_bc: Q plus cloning | awr: weighted cloning
-    alpha: float = at_least(0, 0.1)  # ddpg_bc: weight of cloning | awr: inverse temperature
-    latent_dim: int = positive(512)  # d, size of the embeddings of state-action pair and goal
+    actor_loss: str = one_of("ddpg_bc", "awr")  # ddpg_bc (Q plus cloning) | awr (weighted cloning)
+    alpha: float = at_least(0, 0.1)  # weight of cloning (ddpg_bc) or inverse temperature (awr)
+    latent_dim: int = positive(512)  # d, size of the embeddings of (s, a) and of the goal
     goals: Goals = group(Goals, value_p_curgoal=0.0, value_p_randomgoal=0.0)
 
 

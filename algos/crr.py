@@ -64,25 +64,25 @@ class Config(MLPSettings):
     name: str = "crr"
     label: str = "CRR"
 
-    filter: str = one_of("binary", "exp")  # binary: weight 1 if advantage > 0 | exp: exponential
-    temperature: float = positive(1.0)  # filter=exp: divides the advantage
-    max_weight: float = positive(20.0)  # filter=exp: largest weight of a row
-    baseline: str = one_of("mean", "max")  # advantage subtracts mean | max Q of sampled actions
+    filter: str = one_of("binary", "exp")  # binary (weight 1 if advantage > 0) | exp (exponential)
+    temperature: float = positive(1.0)  # divides the advantage in the exponent (filter=exp)
+    max_weight: float = positive(20.0)  # largest weight of a row (filter=exp)
+    baseline: str = one_of("mean", "max")  # advantage is Q minus mean | max Q of sampled actions
     samples: int = positive(4)  # actions sampled per state for the advantage's baseline
     critics: int = positive(1)  # number of critics (the smallest value counts)
     pessimism: float = within(0.5, "(0, 1)")  # weight of Q errors above the target (0.5: symmetric)
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every update
-    order: str = one_of("critic_first", "joint")  # critic_first | joint: both at once (CRR+)
+    order: str = one_of("critic_first", "joint")  # critic_first | joint (all at once, CRR+)
 
-    policy: str = one_of("gaussian", "squashed")  # gaussian around tanh(mean) | squashed (CRR+)
+    policy: str = one_of("gaussian", "squashed")  # gaussian (mean through tanh) | squashed (CRR+)
     policy_lr: float = positive(3e-4)
     critic_lr: float = positive(3e-4)
     batch_size: int = positive(256)
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(256)
     norm_first: bool = False  # adds a LayerNorm before each activation (CRR+)
-    init: str = one_of("torch", "offbench")  # initial weights: torch's | offbench: LeCun's (CRR+)
+    init: str = one_of("torch", "offbench")  # initial weights, torch | offbench (LeCun's, for CRR+)
     log_std_min: float = -20.0
     log_std_max: float = 2.0
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)

@@ -96,16 +96,16 @@ class Config(DeepQ):
     objective: str = one_of(  # static (CVaR of return) | iterated (per step) | distortion | mean
         "static", "iterated", "distortion", "mean"
     )
-    tau: float = within(0.25, "(0, 1]")  # CVaR level: share of worst returns (1: the mean)
+    tau: float = within(0.25, "(0, 1]")  # CVaR level, the share of worst returns (1: the mean)
     low: float | None = None  # lower bound of discounted returns (null: unknown, static needs it)
     high: float | None = None  # upper bound of discounted returns (null: unknown, static needs it)
-    explore: float = within(0.5, "[0, 1]")  # static: share of episodes with a random first stock
-    stocks: int = at_least(2, 201)  # static: candidates for the first stock (target return)
-    starts: int = positive(32)  # static: latest initial states, for which the first stock is chosen
-    race: int = at_least(0, 0)  # static: final test episodes per first stock (0: critic chooses)
-    cosines: int = positive(16)  # static: cosines in the embedding of the stock
+    explore: float = within(0.5, "[0, 1]")  # share of static episodes with a random target return
+    stocks: int = at_least(2, 201)  # number of candidate target returns (first stocks) for static
+    starts: int = positive(32)  # latest initial states for which static chooses its target return
+    race: int = at_least(0, 0)  # static's final test episodes per target return (0: critic chooses)
+    cosines: int = positive(16)  # cosines in the embedding of static's stock (return left to reach)
 
-    critic: str = one_of("quantile", "shortfall")  # static: learns quantiles | expected shortfall
+    critic: str = one_of("quantile", "shortfall")  # quantile (of return) | shortfall (static only)
     quantiles: int = at_least(2, 100)  # N, quantiles per action
     kappa: float = at_least(0, 0.0)  # error above which the quantile loss is linear (0: always)
     discount: float = within(0.99, "(0, 1]")

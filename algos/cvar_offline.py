@@ -64,9 +64,9 @@ class Config(MLPSettings):
     label: str = "Static CVaR (TD3+BC)"
 
     objective: str = one_of("static")  # static CVaR of the whole return (the only choice)
-    tau: float = within(0.1, "(0, 1]")  # CVaR level: share of worst returns (unused in training)
-    start: str = one_of("data", "own")  # first stock: data (one for all) | own (one per episode)
-    start_stocks: int = positive(257)  # candidates for the first stock, evenly spaced
+    tau: float = within(0.1, "(0, 1]")  # CVaR level, share of worst returns (unused in training)
+    start: str = one_of("data", "own")  # data (one first stock for all episodes) | own (one each)
+    start_stocks: int = positive(257)  # evenly spaced candidates for the first stock
     stocks: int = positive(4)  # random stocks (returns to reach) paired with each row
 
     alpha: float = positive(2.5)  # weight of the shortfall against imitation (TD3+BC, eq. 5)
@@ -90,8 +90,8 @@ class Config(MLPSettings):
         super().__post_init__()
         require(
             not self.data.return_range,
-            "algo.data.return_range=true scales rewards by the dataset's returns, but rewards in play "
-            "need a fixed scale. Use algo.data.reward_scale",
+            "algo.data.return_range=true scales rewards by the dataset's returns, but the environment's "
+            "rewards need a fixed scale. Use algo.data.reward_scale",
         )
 
 

@@ -78,23 +78,23 @@ class Config(Settings):
     objective: str = one_of(  # risk of the return to minimise (ecrm: sum of one-step risks)
         "cvar", "variance", "mean_variance", "entropic", "mean", "ecrm"
     )
-    tau: float | None = within(0.25, "(0, 1]")  # cvar, ecrm: share of worst returns (1: the mean)
-    weight: float = at_least(0, 1.0)  # mean_variance: weight of variance | ecrm: of CVaR, in [0, 1]
-    beta: float = positive(1.0)  # entropic: risk aversion beta in log E exp(-beta X) / beta
-    soft: float = within(0.0, "[0, 1]")  # cvar: first share of the run, in which tau falls from 1
-    augment: bool = True  # policy sees the stock, (v - rewards so far) / discount^t
+    tau: float | None = within(0.25, "(0, 1]")  # share of worst returns in cvar, ecrm (1: the mean)
+    weight: float = at_least(0, 1.0)  # weight of variance (mean_variance) or CVaR (ecrm, up to 1)
+    beta: float = positive(1.0)  # risk aversion in log E[exp(-beta X)] / beta (entropic)
+    soft: float = within(0.0, "[0, 1]")  # first share of the run, in which tau falls from 1
+    augment: bool = True  # policy also sees the stock (v - rewards so far) / discount^t
     v_std: float = at_least(0, 0.0)  # std of the auxiliary v over episodes, at the start
     v_std_final: float = at_least(0, 0.0)  # std of the auxiliary v over episodes, at the end
     v_rate: float = within(1.0, "[0, 1]")  # step of v towards the batch's best v (1: all the way)
-    eta: str = one_of("ahead", "now")  # ecrm: chooses eta: ahead (a step before, paper) | now
-    etas: int = at_least(2, 21)  # ecrm: number of values of eta, from low to high
-    low: float | None = None  # ecrm: lower bound of a step's reward
-    high: float | None = None  # ecrm: upper bound of a step's reward
+    eta: str = one_of("ahead", "now")  # ecrm's eta is chosen ahead (by a step, paper) | now
+    etas: int = at_least(2, 21)  # number of values of eta, from low to high (ecrm)
+    low: float | None = None  # lower bound of a step's reward (ecrm)
+    high: float | None = None  # upper bound of a step's reward (ecrm)
 
     discount: float = within(1.0, "(0, 1]")
     episodes: int = positive(100)  # episodes per seed and update
     max_steps: int = positive(1_000)  # steps after which an episode is truncated
-    scale: float = positive(1.0)  # unit of returns: networks see and predict returns divided by it
+    scale: float = positive(1.0)  # networks see and predict returns divided by this
     trace: float = within(1.0, "[0, 1]")  # lambda of GAE (1: no bootstrap)
     entropy: float = at_least(0, 0.0)  # weight of the policy's entropy bonus (discrete actions)
     std: float = positive(0.5)  # std of a Gaussian policy at the start of the run

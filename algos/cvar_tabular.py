@@ -50,11 +50,11 @@ class Config(Settings):
     name: str = "cvar_tabular"
     label: str = "exact CVaR"
 
-    objective: str = one_of(  # static | iterated | ecrm | naive: per state | blind: sees no rewards
+    objective: str = one_of(  # static | iterated | ecrm | naive (per state) | blind (to rewards)
         "static", "iterated", "ecrm", "naive", "blind"
     )
-    tau: float = within(0.25, "(0, 1]")  # CVaR level: share of worst returns (1: the mean)
-    weight: float = within(1.0, "[0, 1]")  # objective=ecrm: weight of CVaR against the mean
+    tau: float = within(0.25, "(0, 1]")  # CVaR level, the share of worst returns (1: the mean)
+    weight: float = within(1.0, "[0, 1]")  # weight of CVaR against the mean (objective=ecrm)
     resolution: float = positive(EXACT)  # returns are rounded to multiples of this (not for blind)
 
 

@@ -43,7 +43,7 @@ class Config(Ranked):
     name: str = "dppo"
     label: str = "DPPO"
 
-    temperature: float = positive(0.1)  # divides distances between policy's and data's actions
+    temperature: float = positive(0.1)  # divides distances of the policy's actions from the data's
     contrast: float = at_least(0, 1.0)  # weight of the losing segment (1: Bradley-Terry, 0: BC)
     dropout: float = within(0.0, "[0, 1)")  # dropout rate in the policy
 

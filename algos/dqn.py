@@ -50,7 +50,7 @@ class Config(DeepQ):
     name: str = "dqn"
     label: str = "DQN"
 
-    double: bool = False  # double DQN: the online network chooses the next action
+    double: bool = False  # the online network chooses the next action (double DQN)
     kappa: float = positive(1.0)  # error above which the Huber loss is linear
 
 

@@ -54,12 +54,12 @@ class Config(Settings):
     label: str = "DR-RPO"
 
     objective: str = one_of("robust")  # robust return (the only choice, shown in reports)
-    kind: str = one_of("kl", "tv", "chi2")  # nature's divergence from the dynamics: kl | tv | chi2
-    scale: float = positive(0.5)  # weight of the divergence in nature's worst case
-    reference: str = one_of("uniform", "none")  # reference policy of the KL penalty: uniform | none
+    kind: str = one_of("kl", "tv", "chi2")  # divergence from the nominal dynamics, kl | tv | chi2
+    scale: float = positive(0.5)  # penalty per unit of divergence for the worst dynamics
+    reference: str = one_of("uniform", "none")  # reference policy of the KL penalty, uniform | none
     eta: float = positive(0.1)  # weight of the KL to the reference policy
     beta: float = at_least(0, 0.1)  # weight of the exploration bonus
-    bonus: str = one_of("factors", "joint")  # factors: sum over features | joint: norm of features
+    bonus: str = one_of("factors", "joint")  # factors (sum of features) | joint (norm of features)
     ridge: float = positive(1.0)  # ridge lambda of the regression on features
 
     def price(self) -> float:

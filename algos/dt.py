@@ -56,23 +56,23 @@ class Config(transformer.TransformerSettings):
 
     context: int = positive(20)  # K, steps that the transformer sees (three tokens each)
     targets: list[float] | None = None  # target returns, unscaled (null: the best in the data)
-    return_scale: float = positive(1000.0)  # returns-to-go are divided by it
+    return_scale: float = positive(1000.0)  # returns-to-go are divided by this
     max_timestep: int = positive(1000)  # size of the timestep embedding (later steps count as last)
 
     layers: int = positive(3)  # transformer blocks
     heads: int = positive(1)  # attention heads per block
     width: int = positive(128)  # size of a token
-    activation: str = one_of("relu", "gelu")  # activation of blocks: relu (authors) | gelu (CORL)
+    activation: str = one_of("relu", "gelu")  # relu (authors) | gelu (CORL), in the blocks
     dropout: float = within(0.1, "[0, 1)")  # dropout of embeddings, attention and block outputs
-    init: str = one_of("official", "corl")  # initial weights: official (authors) | corl (CORL)
+    init: str = one_of("official", "corl")  # initial weights, official (authors) | corl (CORL)
 
     lr: float = positive(1e-4)
-    warmup_steps: int = positive(10_000)  # updates of linear learning-rate warm-up, then constant
+    warmup_steps: int = positive(10_000)  # updates in which the learning rate rises (then constant)
     weight_decay: float = at_least(0, 1e-4)  # weight decay of all parameters
     max_grad_norm: float = positive(0.25)  # largest gradient norm of a seed's parameters
     batch_size: int = positive(64)
-    padding: str = one_of("left", "right")  # padding of windows: left (authors) | right (CORL)
-    loss_over: str = one_of("valid", "all")  # loss over valid steps (authors) | all steps (CORL)
+    padding: str = one_of("left", "right")  # padded side of windows, left (authors) | right (CORL)
+    loss_over: str = one_of("valid", "all")  # valid (real steps, authors) | all (padding too, CORL)
     data: Weighting = added(group(Weighting))
 
     def __post_init__(self):

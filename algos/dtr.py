@@ -67,7 +67,7 @@ class Config(transformer.TransformerSettings):
     label: str = "DTR"
 
     reward: Markov = group(Markov)
-    ensemble_normalization: bool = True  # scales each member's rewards to mean 0 and deviation 1
+    ensemble_normalization: bool = True  # gives each member's rewards mean 0, standard deviation 1
     preferences: Preferences = group(Preferences)
     trajectories: str = one_of(  # episodes | blocks (1,000 rows, authors) | segments (compared)
         "episodes", "blocks", "segments"
@@ -83,15 +83,15 @@ class Config(transformer.TransformerSettings):
     ema_start: int = at_least(0, 1_000)  # updates before the first update of the target policy
 
     context: int = at_least(2, 20)  # K, steps that the transformer sees (three tokens each)
-    return_scale: float = positive(10.0)  # returns-to-go are divided by it
-    max_timestep: int = positive(1000)  # steps in the time embedding, over which targets fall to 0
+    return_scale: float = positive(10.0)  # returns-to-go are divided by this
+    max_timestep: int = positive(1000)  # size of time embedding, steps until target returns are 0
     layers: int = positive(4)  # transformer blocks
     heads: int = positive(4)  # attention heads per block
     width: int = positive(256)  # size of a token and of critic layers
     critic_layers: int = positive(3)  # hidden layers of the critics
-    activation: str = one_of("relu", "gelu")  # transformer: relu | gelu (the critics have Mish)
+    activation: str = one_of("relu", "gelu")  # relu | gelu in the transformer (critics use Mish)
     dropout: float = within(0.1, "[0, 1)")  # dropout of embeddings, attention and block outputs
-    init: str = one_of("official", "corl")  # transformer's initial weights: official (DT's) | corl
+    init: str = one_of("official", "corl")  # transformer's initial weights, official (DT's) | corl
 
     lr: float = positive(3e-4)  # learning rate of policy and critics
     lr_every: int = positive(1_000)  # updates between steps of the learning rate's cosine decay
@@ -99,9 +99,9 @@ class Config(transformer.TransformerSettings):
     max_grad_norm: float = positive(9.0)  # largest gradient norm, of policy and of critics
     batch_size: int = positive(256)
 
-    select: str = one_of("softmax", "argmax")  # action by softmax of Q (authors) | argmax (paper)
-    repeats: int = positive(10)  # select=softmax: candidate actions per target return
-    return_noise: float = at_least(0, 0.1)  # select=softmax: std of noise on the last return-to-go
+    select: str = one_of("softmax", "argmax")  # softmax (drawn by exp Q, authors) | argmax (paper)
+    repeats: int = positive(10)  # candidate actions per target return (select=softmax)
+    return_noise: float = at_least(0, 0.1)  # std of noise on the last return-to-go (select=softmax)
 
     def __post_init__(self):
         super().__post_init__()

@@ -81,7 +81,7 @@ class Config(MLPSettings):
 
     divergence: str = one_of("chi2", "chi2_exact", "tv", "kl")  # chi2 | chi2_exact | tv | kl (XQL)
     loss_temperature: float = positive(1.0)  # lambda of V's loss, up to 1 (tv: above 0.5, kl: any)
-    clip: float = positive(5.0)  # divergence=kl: largest exponent (Q - V) / lambda
+    clip: float = positive(5.0)  # largest exponent (Q - V) / lambda (divergence=kl)
     random_actions: int = at_least(0, 1)  # uniform actions per data action in V's loss
     beta: float = at_least(0, 3.0)  # inverse temperature of the policy's weights (0: cloning)
     max_weight: float = positive(100.0)  # largest weight of a sample in the policy's loss
@@ -99,7 +99,7 @@ class Config(MLPSettings):
     log_std_min: float = -5.0
     log_std_max: float = 2.0
     imitation: bool = added(False)  # imitates the steps of data.expert, without rewards (ReCOIL)
-    expert_value: float = added(positive(200.0))  # imitation=true: M, target Q of expert steps
+    expert_value: float = added(positive(200.0))  # M, target Q of expert steps (imitation=true)
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
     def __post_init__(self):

@@ -81,7 +81,9 @@ class Config(MLPSettings):
     )
     alpha_max: float | None = added(positive(None))  # largest temperature (null: none, NeoRL-2: 1)
     critic_layer_norm: bool = added(False)  # LayerNorm in the critics (all share its weights)
-    init: str = one_of("corl", "official", "neorl2", "lb_sac")  # corl | official | neorl2 | lb_sac
+    init: str = one_of(  # initial weights, corl | official (the authors') | neorl2 | lb_sac
+        "corl", "official", "neorl2", "lb_sac"
+    )
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)
 
     def __post_init__(self):
@@ -134,7 +136,7 @@ def _narrow_normal(weight: Tensor, bias: Tensor, rng: torch.Generator) -> None:
 class EDACNoise(NamedTuple):
     """Standard normal draws `(S, B, A)` for samples of the policy."""
 
-    temperature: Tensor  # at the states, where the temperature is stepped before the policy
+    temperature: Tensor  # drawn at the states if the temperature is stepped before the policy
     actions: Tensor
     next_actions: Tensor
 

@@ -55,8 +55,8 @@ class Config(Settings):
 
     objective: str = one_of("static")  # static CVaR (the only choice, shown in reports)
     tau: float = within(0.25, "(0, 1]")  # CVaR level, the share of worst returns
-    planner: str = one_of("exact", "least_squares")  # exact (ELA) | least_squares regression (ELLA)
-    unit: float = positive(0.25)  # grid of budgets: rewards are rounded down to multiples of it
+    planner: str = one_of("exact", "least_squares")  # exact (ELA) | least_squares (ELLA)
+    unit: float = positive(0.25)  # rewards and budgets are rounded down to multiples of this
     bonus_scale: float = at_least(0, 0.01)  # factor of the exploration bonus (1: as in theory)
     delta: float = within(0.1, "(0, 1)")  # failure probability of the confidence bounds
 

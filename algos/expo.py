@@ -66,7 +66,7 @@ class Config(MLPSettings, FineTuning):
     base_polyak: float = within(0.001, "[0, 1]")  # share of new weights in the flow that acts
     utd: int = positive(20)  # critic updates per environment step
     critics: int = positive(10)  # number of critics
-    critic_subsample: int = positive(2)  # random critics that choose an action or make a backup
+    critic_subsample: int = positive(2)  # critics drawn to choose an action or make a backup
     layer_norm: bool = True  # LayerNorm in the critics
 
     discount: float = within(0.99, "[0, 1]")
@@ -82,7 +82,7 @@ class Config(MLPSettings, FineTuning):
     hidden_width: int = positive(256)
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
-    phase: str = "online"  # online | both: fits the flow to the data, then online
+    phase: str = "online"  # online | both (first fits the flow to the data)
     online: Online = group(Online, warmup_steps=5_000, offline_ratio=0.5)
 
     def __post_init__(self):
@@ -104,10 +104,10 @@ class Config(MLPSettings, FineTuning):
 class Draws(NamedTuple):
     """Random numbers of one step with U critic updates. All are normal but `subsets` and `times`."""
 
-    candidates: Tensor  # (S, U, B, K, A): of the flow, then of the edits
-    subsets: Tensor  # (S, U, 2, critics), uniform: which critics choose, and which make the backup
+    candidates: Tensor  # (S, U, B, K, A), for the flow, then for the edits
+    subsets: Tensor  # (S, U, 2, critics), uniform, for the critics that choose or make the backup
     edits: Tensor  # (S, B, A)
-    path: Tensor  # (S, B, A): where the flow's path begins
+    path: Tensor  # (S, B, A), the start of the flow's path
     times: Tensor  # (S, B, 1), uniform
 
 

@@ -43,10 +43,10 @@ class Config(iql.Config):
     name: str = "famo2o"
     label: str = "FamO2O"
 
-    beta: float = at_least(0, 3.0)  # no effect: low and high give the range of beta
+    beta: float = at_least(0, 3.0)  # no effect (low and high give the range of beta)
     low: float = at_least(0, 1.0)  # smallest inverse temperature beta of the family of policies
     high: float = at_least(0, 5.0)  # largest inverse temperature beta of the family of policies
-    encoding: int = at_least(0, 6)  # sines and cosines that show beta to the policy (0: none)
+    encoding: int = at_least(0, 6)  # sines and cosines of beta that the policy sees (0: none)
     encoding_base: float = positive(10_000.0)  # base of the frequencies of beta's sines and cosines
 
     balance_lr: float = positive(3e-4)  # learning rate of the policy that chooses beta
@@ -72,12 +72,12 @@ class Config(iql.Config):
 class Draws(NamedTuple):
     """What an update draws."""
 
-    dropout: Tensor | None  # as for IQL
+    dropout: Tensor | None  # the policy's dropout, as in IQL
     balance: (
         Tensor  # (S, 2, B, 1) standard normal: for the balance's loss, and for the policy's online
     )
     actions: Tensor  # (S, B, A) standard normal
-    shares: Tensor | None  # (S, B) uniform on [0, 1): of beta, on the data
+    shares: Tensor | None  # (S, B), uniform on [0, 1), for the beta of data rows
 
 
 class Balance(TanhGaussian):

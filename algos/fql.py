@@ -57,8 +57,8 @@ class Config(MLPSettings, FineTuning):
     name: str = "fql"
     label: str = "FQL"
 
-    alpha: float = at_least(0, 10.0)  # weight of the distance to the flow (first setting to tune)
-    q_agg: str = one_of("mean", "min")  # target Q: mean | min of the two target critics
+    alpha: float = at_least(0, 10.0)  # weight of the distance to the flow's action (tune it first)
+    q_agg: str = one_of("mean", "min")  # target Q is the mean | min of the two target critics
     normalize_q: bool = False  # divides Q by its mean absolute value in the policy's loss
     flow_steps: int = positive(10)  # Euler steps from noise to an action
     discount: float = within(0.99, "[0, 1]")
@@ -77,8 +77,8 @@ class Draws(NamedTuple):
     """Random numbers of one update. All are normal but `times`."""
 
     next_actions: Tensor  # (S, B, A)
-    path: Tensor  # (S, B, A): where the flow's path begins
-    actions: Tensor  # (S, B, A): what both policies make an action of
+    path: Tensor  # (S, B, A), the start of the flow's path
+    actions: Tensor  # (S, B, A), the noise that both policies turn into an action
     times: Tensor  # (S, B, 1), uniform
 
 

@@ -59,10 +59,10 @@ class Config(transformer.TransformerSettings):
     name: str = "gcpc"
     label: str = "GCPC"
 
-    encoder_steps: int = positive(52_000)  # first updates, which train encoder and decoder
-    history: int = positive(10)  # C, most states that the encoder sees
-    future: int = at_least(0, 70)  # F, later states that the decoder predicts
-    mask: str = one_of("mae_rc", "mae_f")  # phase 1 hides the future (mae_rc: and random history)
+    encoder_steps: int = positive(52_000)  # number of first updates, of encoder and decoder
+    history: int = positive(10)  # C, the most states that the encoder sees
+    future: int = at_least(0, 70)  # F, number of later states that the decoder predicts
+    mask: str = one_of("mae_rc", "mae_f")  # mae_rc (hides future and some history) | mae_f (future)
     whole: float = within(0.8, "[0, 1]")  # share of windows that keep all of the history
 
     slots: int = positive(4)

@@ -65,18 +65,18 @@ class Config(goals.GoalSettings):
     label: str = "GOAT"
 
     critics: int = positive(5)  # N, number of critics
-    beta: float = at_least(0, 2.0)  # exponent of the advantage in the weight (0: no effect)
-    limit: float = positive(10.0)  # largest weight exp(beta * advantage)
-    top: float = within(80.0, "[0, 100]")  # final percentile above which advantages count as top
-    rise: float = at_least(0, 0.01)  # increase of the percentile at every update
-    rest: float = within(0.05, "[0, 1]")  # weight of rows below the top (1: as at the top)
-    top_of: str = one_of(  # ranks rows by: scaled (beta * A, code) | advantage (A, paper)
+    beta: float = at_least(0, 2.0)  # factor of the advantage A in the weight exp(beta A)
+    limit: float = positive(10.0)  # largest exp(beta A) in the weight of a row
+    top: float = within(80.0, "[0, 100]")  # final percentile of A above which rows keep full weight
+    rise: float = at_least(0, 0.01)  # rise of the percentile of A per update, until it is top
+    rest: float = within(0.05, "[0, 1]")  # factor of the weight of rows below the percentile of A
+    top_of: str = one_of(  # rows ranked by scaled (beta * A, code) | advantage (A, paper)
         "scaled", "advantage"
     )
-    recent: int = positive(50_000)  # latest advantages from which the percentile is computed
+    recent: int = positive(50_000)  # number of latest advantages that give the percentile
     uncertainty: float = at_least(0, 1.5)  # weight of the critics' disagreement (0: WGCSL)
-    least: float = at_least(0, 0.5)  # smallest weight from the disagreement
-    most: float = positive(1.0)  # largest weight from the disagreement
+    least: float = at_least(0, 0.5)  # smallest weight factor from the critics' disagreement
+    most: float = positive(1.0)  # largest weight factor from the critics' disagreement
     expectile: float = within(0.5, "(0, 1)")  # expectile of the critics' errors (0.5: mean)
     radius: float = at_least(0, 0.05)  # distance at which a goal counts as reached
 

@@ -39,9 +39,9 @@ class Config(DeepQ):
     name: str = "hra"
     label: str = "HRA"
 
-    sources: str = one_of("all", "total")  # all: a head per reward source | total: one head (DQN)
-    bootstrap: str = one_of("own", "total")  # own: each head's best action | total: best of the sum
-    padding: str = one_of("same", "valid")  # convolutions: same (MD3QN's authors) | valid
+    sources: str = one_of("all", "total")  # all (a head per reward source) | total (one head, DQN)
+    bootstrap: str = one_of("own", "total")  # own (each head's best action) | total (best of sum)
+    padding: str = one_of("same", "valid")  # convolutions' padding, same (MD3QN's authors) | valid
 
 
 class HRA(Stateful):

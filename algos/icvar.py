@@ -57,16 +57,16 @@ class Config(Settings):
     name: str = "icvar"
     label: str = "ICVaR"
 
-    kind: str = one_of(  # model: linear (ICVaR-L) | general (ICVaR-G) | preferences (ICVaR-HF)
+    kind: str = one_of(  # linear (ICVaR-L) | general (ICVaR-G) | preferences (ICVaR-HF)
         "linear", "general", "preferences"
     )
     objective: str = one_of("iterated")  # iterated CVaR (the only choice, shown in reports)
-    tau: float = within(0.25, "(0, 1]")  # CVaR level at every step: share of worst outcomes
+    tau: float = within(0.25, "(0, 1]")  # CVaR level at every step, the share of worst outcomes
     net: float = positive(0.05)  # spacing of the grid of x over which CVaR is maximised
     bonus_scale: float = at_least(0, 0.03)  # factor of the confidence widths (1: as in theory)
     delta: float = within(0.1, "(0, 1)")  # failure probability of the confidence bounds
-    ridge: float = positive(1.0)  # kind=linear: ridge lambda of the regression
-    pairs: int = positive(5)  # kind=preferences: m, comparisons per episode
+    ridge: float = positive(1.0)  # ridge lambda of the regression (kind=linear)
+    pairs: int = positive(5)  # m, comparisons per episode (kind=preferences)
 
 
 class Linear(TabularLearner):

@@ -30,7 +30,8 @@ class Crossings:
     def __init__(self, states: np.ndarray, last: Tensor, clusters: int):
         require(
             clusters <= len(states),
-            f"algo.goals.clusters={clusters} must be at most {len(states)}, the rows of the dataset",
+            f"algo.goals.clusters={clusters} must be at most {len(states)}, the number of "
+            "rows of the dataset",
         )
         rng = np.random.default_rng(0)
         few = states[rng.permutation(len(states))[:SAMPLED]].astype(np.float64)

@@ -23,14 +23,14 @@ from corerl.runs.replay_files import Ring
 class DiscreteStep(NamedTuple):
     """One step of S seeds with discrete actions. Observations keep the environment's shape."""
 
-    observations: np.ndarray  # (S, ...) float32, or uint8 where the environment's are
+    observations: np.ndarray  # (S, ...) float32, or uint8 if the environment gives uint8
     actions: np.ndarray  # (S,) int64
     rewards: np.ndarray  # (S,)
     next_observations: np.ndarray  # (S, ...)
     terminated: np.ndarray  # (S,) bool
     truncated: np.ndarray  # (S,) bool
-    sources: np.ndarray  # (S, K): the reward by source, or the reward itself where there is one
-    durations: np.ndarray | None = None  # (S,): units of time, read where some are longer than 1
+    sources: np.ndarray  # (S, K), the reward of each source, or the only reward
+    durations: np.ndarray | None = None  # (S,), time of each step, if some take longer than 1
 
 
 class Transitions(NamedTuple):
@@ -38,9 +38,9 @@ class Transitions(NamedTuple):
 
     observations: Tensor  # (S, B, ...) as the environment gives them: float32 or uint8
     actions: Tensor  # (S, B) int64
-    rewards: Tensor  # (S, B, K): discounted sums of each source over the steps counted
+    rewards: Tensor  # (S, B, K), the discounted sum of n rewards, for each source
     next_observations: Tensor  # (S, B, ...)
-    discounts: Tensor  # (S, B): discount ** time of the steps counted, or 0 past a true terminal
+    discounts: Tensor  # (S, B), discount ** (time of the n steps), or 0 after a terminal state
 
 
 class FrameReplay:

@@ -34,23 +34,23 @@ class GoalColumns(Settings):
 
     prefix: ClassVar[str] = "algo.goals."
 
-    columns: Any = None  # observation columns that form a goal, as in [0, 1] (null: all)
+    columns: Any = None  # columns of the observation that form a goal, such as [0, 1] (null: all)
 
 
 @dataclass
 class Goals(GoalColumns):
     """Shares of goals in a batch: the row itself, random rows, and for the rest later rows of its episode."""
 
-    value_p_curgoal: float = within(0.2, "[0, 1]")  # share of value goals at the row's own state
+    value_p_curgoal: float = within(0.2, "[0, 1]")  # share of value goals that are the row's state
     value_p_randomgoal: float = within(0.3, "[0, 1]")  # share of value goals from random rows
-    value_geom_sample: bool = True  # draws later goals geometrically by discount (false: uniform)
-    actor_p_curgoal: float = within(0.0, "[0, 1]")  # share of policy goals at the row's own state
+    value_geom_sample: bool = True  # steps to a later value goal are geometric (false: uniform)
+    actor_p_curgoal: float = within(0.0, "[0, 1]")  # share of policy goals that are the row's state
     actor_p_randomgoal: float = within(0.0, "[0, 1]")  # share of policy goals from random rows
-    actor_geom_sample: bool = False  # draws later policy goals geometrically (false: uniformly)
+    actor_geom_sample: bool = False  # steps to a later policy goal are geometric (false: uniform)
     gc_negative: bool = True  # reward -1 per step until the goal (false: 1 at the goal)
-    augment: float = within(0.0, "[0, 1]")  # share of policy goals from other episodes, by clusters
+    augment: float = within(0.0, "[0, 1]")  # share of policy goals from episodes that pass nearby
     clusters: int = positive(40)  # number of k-means clusters of states, used if augment > 0
-    success: str = one_of(  # a goal is reached at: index (its own row) | state (an equal state)
+    success: str = one_of(  # goal reached at index (its own row) | state (any equal state)
         "index", "state"
     )
 
@@ -72,7 +72,7 @@ class GoalBatch(NamedTuple):
     actions: Tensor  # (S, B, A)
     next_observations: Tensor  # (S, B, O)
     value_goals: Tensor  # (S, B, G)
-    rewards: Tensor  # (S, B), towards the value goals
+    rewards: Tensor  # (S, B), for reaching the value goals
     terminated: Tensor  # (S, B), 1.0 where the state is the value goal
     actor_goals: Tensor  # (S, B, G)
 
@@ -84,11 +84,11 @@ class SubgoalBatch(NamedTuple):
     actions: Tensor  # (S, B, A)
     next_observations: Tensor  # (S, B, O)
     value_goals: Tensor  # (S, B, G)
-    rewards: Tensor  # (S, B), towards the value goals
+    rewards: Tensor  # (S, B), for reaching the value goals
     terminated: Tensor  # (S, B), 1.0 where the state is the value goal
-    low_goals: Tensor  # (S, B, G): `subgoal_steps` later, or the last of the episode
+    low_goals: Tensor  # (S, B, G), the state `subgoal_steps` later, or the episode's last
     high_goals: Tensor  # (S, B, G)
-    high_targets: Tensor  # (S, B, G): on the way to them, at most `subgoal_steps` later
+    high_targets: Tensor  # (S, B, G), at most `subgoal_steps` later, on the way to the high goal
 
 
 class GoalRows(PackedRows):

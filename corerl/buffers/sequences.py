@@ -17,7 +17,7 @@ class Windows(NamedTuple):
     observations: Tensor  # (S, B, K, O)
     actions: Tensor  # (S, B, K, A)
     returns_to_go: Tensor  # (S, B, K)
-    timesteps: Tensor  # (S, B, K) int64: steps since the episode's start
+    timesteps: Tensor  # (S, B, K) int64, steps since the episode's start
     valid: Tensor  # (S, B, K)
 
 

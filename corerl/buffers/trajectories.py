@@ -18,7 +18,7 @@ class Trajectories(NamedTuple):
     observations: Tensor  # (S, B, C, O), of the first C steps
     actions: Tensor  # (S, B, C, A)
     goals: Tensor  # (S, B, G)
-    achieved: Tensor  # (S, B, C + F, G): what of the states is a goal, at all steps
+    achieved: Tensor  # (S, B, C + F, G), the goal's columns of the states at all steps
     valid: Tensor  # (S, B, C + F), 1.0 before the goal
 
 

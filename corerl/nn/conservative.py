@@ -16,9 +16,9 @@ class CQLNoise(NamedTuple):
     """Standard normal draws `(S, K, B, A)`, each for K samples of the policy at a state."""
 
     actions: Tensor  # K = 1
-    backup: Tensor  # at s': K = 1, or more to take the best of
+    backup: Tensor  # K = 1 at s', or more to take the best of
     proposals: Tensor  # K = samples
-    next_proposals: Tensor  # at s' (K = samples)
+    next_proposals: Tensor  # K = samples, at s'
 
 
 def proposals(

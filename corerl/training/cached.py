@@ -32,7 +32,7 @@ def cached(compute: Callable[[], np.ndarray], kind: str, *arrays: np.ndarray) ->
                 np.save(part, made)
         except CorerlError as error:
             warnings.warn(
-                f"{error} Until this is mended, every run computes the contents of this file again.",
+                f"{error} Until this is fixed, every run computes the contents of this file again.",
                 stacklevel=2,
             )
     return made

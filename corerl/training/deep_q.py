@@ -26,7 +26,7 @@ class DeepQ(MLPSettings):
     lr: float = positive(5e-5)
     adam_eps: float = positive(0.01 / 32)
     batch_size: int = positive(32)
-    hidden_layers: int = positive(1)  # dense layers (for images: after the convolutions)
+    hidden_layers: int = positive(1)  # dense hidden layers (after the convolutions, for images)
     hidden_width: int = positive(512)
     data: Collect = group(Collect)
 

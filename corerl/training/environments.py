@@ -29,15 +29,15 @@ class Step(NamedTuple):
     actions: np.ndarray  # (S, A) float32
     rewards: np.ndarray  # (S,)
     next_observations: np.ndarray  # (S, O) float32
-    terminated: np.ndarray  # (S,) bool: a true terminal state
-    truncated: np.ndarray  # (S,) bool: the time limit alone
+    terminated: np.ndarray  # (S,) bool, a true terminal state
+    truncated: np.ndarray  # (S,) bool, the time limit alone
 
 
 class Cut(NamedTuple):
     """Episodes that cannot continue in a resumed run, because their simulator could not be restored."""
 
-    seeds: np.ndarray  # (S,) bool: whose episode was running
-    reached: np.ndarray  # (S, ...): the observation after its last step
+    seeds: np.ndarray  # (S,) bool, the seeds whose episodes were running
+    reached: np.ndarray  # (S, ...), the observation after an episode's last step
 
 
 class Environments:

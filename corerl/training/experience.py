@@ -33,17 +33,19 @@ class Collect(Settings):
 
     prefix: ClassVar[str] = "algo.data."
 
-    learning_starts: int = positive(50_000)  # first steps of each seed: random actions, no update
+    learning_starts: int = positive(50_000)  # number of first steps, random and without updates
     train_every: int = positive(4)  # environment steps of each seed per update
     capacity: int = positive(1_000_000)  # environment steps kept per seed
-    n_step: int = positive(1)  # rewards summed before the bootstrap
-    epsilon: float = within(0.01, "[0, 1]")  # share of random actions after epsilon_steps
-    epsilon_steps: int = positive(1_000_000)  # steps in which the share falls from 1 to epsilon
+    n_step: int = positive(1)  # number of rewards summed before the bootstrap
+    epsilon: float = within(0.01, "[0, 1]")  # final share of random actions
+    epsilon_steps: int = positive(1_000_000)  # steps after learning_starts until epsilon is reached
     eval_epsilon: float = within(0.001, "[0, 1]")  # share of random actions in evaluations
-    clip: str = one_of(  # clips to [-1, 1]: none | source: each reward source | total: the sum
+    clip: str = one_of(  # rewards clipped to [-1, 1], none | source (each source) | total (the sum)
         "none", "source", "total"
     )
-    residual: str = one_of("drop", "last")  # reward beyond all sources: drop | last (add to it)
+    residual: str = one_of(  # drop | last (reward outside all sources goes to the last source)
+        "drop", "last"
+    )
     life_loss: bool = True  # a lost life ends the episode for learning (games with lives)
 
     def require_turns(self, target_every: int) -> None:

@@ -44,9 +44,11 @@ class Expert(Settings):
 
     prefix: ClassVar[str] = "algo.data.expert."
 
-    task: str | None = None  # task whose dataset has the demonstrations (null: the run's)
+    task: str | None = None  # task whose dataset has the demonstrations (null: the run's task)
     episodes: int = positive(1)  # number of demonstrations, the best by recorded return
-    compare: str = one_of("sas", "sa", "ss")  # compares s: state, a: action, last s: next state
+    compare: str = one_of(  # what seabo compares, sas (s, a, s') | sa (s, a) | ss (s, s')
+        "sas", "sa", "ss"
+    )
     beta: float | None = at_least(0, None)  # decay of rewards by distance (null: seabo 0.5, otr 5)
     scale: float | None = positive(None)  # largest reward (null: 1 for seabo, 5 for otr)
     per_size: bool = True  # divides distances by the size of actions (seabo) or observations (otr)
@@ -203,7 +205,7 @@ def _check_spaces(dataset: Dataset, expert: Dataset) -> None:
         mine == theirs and dataset.discrete == expert.discrete,
         f"The demonstrations of {expert.id} have observations {theirs[0]} and actions "
         f"{theirs[1]}, but the data of {dataset.id} has {mine[0]} and {mine[1]}. Choose an "
-        "algo.data.expert.task of the same spaces",
+        "algo.data.expert.task with the same spaces",
     )
 
 

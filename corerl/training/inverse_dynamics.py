@@ -43,7 +43,7 @@ class Inverse(Settings):
     prefix: ClassVar[str] = "algo.data.inverse."
 
     labelled: float | None = within(None, "(0, 1]")  # share of episodes with actions (null: all)
-    pick: str = one_of("low", "random")  # labelled episodes: low: from the worse half | random
+    pick: str = one_of("low", "random")  # low (episodes of the worse half keep actions) | random
     steps: int = positive(5_000)  # updates of the inverse dynamics model
     lr: float = positive(3e-4)
     batch_size: int = positive(256)

@@ -43,7 +43,9 @@ class Online(Settings):
     pretrain_steps: int = at_least(0, 0)  # updates on the data before fine-tuning (phase=both)
     checkpoint: str | None = None  # folder of the finished run to fine-tune (phase=online)
     warmup_steps: int = at_least(0, 0)  # environment steps before updates (RLPD: uniform actions)
-    offline_ratio: float | None = within(None, "[0, 1]")  # offline share of a batch (null: by size)
+    offline_ratio: float | None = within(  # dataset's share of a batch (null: rows equally likely)
+        None, "[0, 1]"
+    )
     capacity: int = positive(1_000_000)  # environment steps kept per seed (Cal-QL keeps all)
 
     def __post_init__(self) -> None:
@@ -56,7 +58,7 @@ class Online(Settings):
 class FineTuning(Settings):
     """Settings of an algorithm that can fine-tune online. Part of its `Config`."""
 
-    phase: str = "offline"  # offline | both: offline, then online | online: checkpoint or scratch
+    phase: str = "offline"  # offline | both (offline, then online) | online (checkpoint or scratch)
     online: Online = group(Online)
 
     def __post_init__(self) -> None:

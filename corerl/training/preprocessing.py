@@ -41,19 +41,23 @@ class Preprocess(Settings):
     prefix: ClassVar[str] = "algo.data."
 
     return_range: bool = False  # multiplies rewards by 1000 / (largest - smallest episode return)
-    reward_scale: float = 1.0  # factor of rewards, applied before reward_shift
+    reward_scale: float = 1.0  # factor that multiplies rewards before reward_shift is added
     reward_shift: float = 0.0  # number added to the scaled rewards
     clip_actions: float = within(1.0, "(0, 1]")  # dataset actions are clipped to +- this number
     end_reward: float | None = added(None)  # recorded reward that marks terminal steps (null: none)
     normalize_states: bool = False  # states become (s - mean) / (std + 1e-3), also when acting
 
-    weighting: str = added(one_of(*WEIGHTINGS))  # draws rows uniform | by return | advantage | top
-    weighting_alpha: float = added(positive(0.1))  # temperature of return, advantage (near 0: best)
-    weighting_share: float = added(within(0.1, "(0, 1]"))  # share of best episodes drawn with top
+    weighting: str = added(  # uniform | return, advantage (prefer good episodes) | top (best only)
+        one_of(*WEIGHTINGS)
+    )
+    weighting_alpha: float = added(  # temperature of weighting=return, advantage (near 0: best)
+        positive(0.1)
+    )
+    weighting_share: float = added(within(0.1, "(0, 1]"))  # share of best episodes if weighting=top
 
-    rewards: str = added(one_of(*REWARDS))  # data: recorded | by demonstrations: seabo | otr | uds
+    rewards: str = added(one_of(*REWARDS))  # data (recorded) | seabo, otr, uds (by demonstrations)
     expert: Expert = added(group(Expert))
-    actions: str = added(one_of("data", "inverse"))  # data: recorded | inverse: filled by a model
+    actions: str = added(one_of("data", "inverse"))  # data (recorded) | inverse (filled by a model)
     inverse: Inverse = added(group(Inverse))
 
 
@@ -85,7 +89,7 @@ def load(
     if labels is not None:
         require(
             dataset.durations is None,
-            f"{run.cfg.algo.name} learns from returns that assume steps of one duration, but the steps of "
+            f"{run.cfg.algo.name} learns from returns that count all steps as equally long, but the steps of "
             f"{dataset.id} have durations. Choose an algorithm such as iql or cql",
         )
     if best < 1:

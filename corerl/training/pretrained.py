@@ -82,7 +82,7 @@ def _compare(folder: Path, run: Run, algorithms: Sequence[str]) -> dict[str, Any
     pairs += [(f"algo.data.{k}", theirs.get(k, added[k]), v) for k, v in wanted["data"].items()]
     if name not in algorithms:
         known = " or ".join(algorithms)
-        problem = f"it is {name}, but {wanted['name']} can fine-tune only {known}"
+        problem = f"its algorithm is {name}, but {wanted['name']} can fine-tune only {known}"
         raise _refusal(folder, problem)
     for setting, there, mine in pairs:
         if there != mine:

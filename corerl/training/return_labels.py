@@ -33,7 +33,7 @@ def label_of(cfg: Any) -> Callable[[np.ndarray], np.ndarray]:
     failure = cfg.failure_reward
     require(
         failure is None or cfg.discount < 1,
-        f"algo.failure_reward={failure} counts without end, as reward / (1 - discount), which is "
+        f"An episode with only algo.failure_reward={failure} returns reward / (1 - discount), which is "
         "infinite with algo.discount=1. Set a smaller discount, or algo.failure_reward=null",
     )
     require(

@@ -26,7 +26,7 @@ class Played(NamedTuple):
     observations: Tensor  # (S, E, T, O)
     actions: Tensor  # (S, E, T, A) float, or (S, E, T) int64 where they are discrete
     rewards: Tensor  # (S, E, T)
-    alive: Tensor  # (S, E, T): 1 where the step was made, else 0
+    alive: Tensor  # (S, E, T), 1 where a step was made, else 0
 
     @property
     def last(self) -> Tensor:
@@ -82,7 +82,8 @@ class Collector:
         vectors = isinstance(actions, spaces.Box) and len(actions.shape) == 1
         require(
             vectors or (self.discrete and actions.start == 0),
-            f"{env.unwrapped} has actions of {actions}, but this algorithm needs vectors, or Discrete from 0",
+            f"{env.unwrapped} has actions of {actions}, but this algorithm needs vectors, or "
+            "Discrete actions from 0",
         )
         self.action_dim = int(actions.n) if self.discrete else actions.shape[0]
         """The number of actions, or of features of one."""

@@ -41,10 +41,10 @@ class Starts(Settings):
 
     prefix: ClassVar[str] = "algo.start."
 
-    snapshots: str | None = None  # file of `corerl data snapshots` (null: the task's own starts)
+    snapshots: str | None = None  # file made by `corerl data snapshots` (null: the task's starts)
     until: int = positive(100_000)  # steps per seed, after which episodes start as usual
     length: int = positive(100)  # steps of an episode that starts from a snapshot
-    classes: int = positive(4)  # clusters of the teacher's values, drawn equally often
+    classes: int = positive(4)  # number of clusters of the teacher's values, drawn equally often
 
 
 class Snapshots(NamedTuple):
@@ -52,7 +52,7 @@ class Snapshots(NamedTuple):
 
     task: str
     observations: torch.Tensor  # (N, O)
-    values: torch.Tensor  # (N,): of the teacher
+    values: torch.Tensor  # (N,), the teacher's values
     simulators: list[dict[str, Any]]
 
     def save(self, path: Path) -> None:
@@ -75,7 +75,7 @@ class Snapshots(NamedTuple):
         require(
             set(saved) == set(cls._fields) and saved["task"] == task.id,
             f"algo.start.snapshots={path} has snapshots of {saved.get('task')}, not of {task.id}. "
-            "Make others: corerl data snapshots",
+            "Make a file for this task: corerl data snapshots RUN",
         )
         return cls(**saved)
 

@@ -46,7 +46,7 @@ def of_fixed_steps(task: Task) -> FiniteMDP:
     require(
         mdp.horizon is not None and not (mdp.successors == END).any(),
         f"{task.id} has no fixed number of steps, which this algorithm needs. Give its MDP a horizon, and "
-        "an absorbing state in place of ends",
+        "an absorbing state in place of terminal states",
     )
     return mdp
 

@@ -31,9 +31,13 @@ class Weighting(Settings):
 
     prefix: ClassVar[str] = "algo.data."
 
-    weighting: str = added(one_of(*WEIGHTINGS))  # draws rows uniform | by return | advantage | top
-    weighting_alpha: float = added(positive(0.1))  # temperature of return, advantage (near 0: best)
-    weighting_share: float = added(within(0.1, "(0, 1]"))  # share of best episodes drawn with top
+    weighting: str = added(  # uniform | return, advantage (prefer good episodes) | top (best only)
+        one_of(*WEIGHTINGS)
+    )
+    weighting_alpha: float = added(  # temperature of weighting=return, advantage (near 0: best)
+        positive(0.1)
+    )
+    weighting_share: float = added(within(0.1, "(0, 1]"))  # share of best episodes if weighting=top
 
 
 def refuse(data: Any, reason: str) -> None:
