@@ -55,7 +55,9 @@ class Config(sac.Config):
     label: str = "SPO"
 
     queue: int = positive(10)  # latest episodes that a new episode is compared with
-    teacher: str = one_of("return", "environment")  # return | environment (compares episodes)
+    teacher: str = one_of(  # return (the larger wins) | environment (compares episodes)
+        "return", "environment"
+    )
     beta: float | None = at_least(  # P(win) = sigmoid(beta * return difference) (null: no noise)
         0, None
     )

@@ -52,7 +52,9 @@ class Config(MLPSettings):
     batch_size: int = positive(256)
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(256)
-    actor_layers: int | None = added(at_least(1, None))  # actor's hidden layers (null: as critics)
+    actor_layers: int | None = added(  # hidden layers of the actor (null: hidden_layers)
+        at_least(1, None)
+    )
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, normalize_states=True)
 
 
