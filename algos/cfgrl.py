@@ -68,7 +68,7 @@ class Config(MLPSettings):
 
     guidance: float = acting(at_least(0, 1.5))  # guidance w (0: clones all, 1: better actions)
     flow_steps: int = acting(positive(32))  # Euler steps from noise to an action
-    expectile: float = within(0.9, "(0, 1)")  # V is this expectile of Q (0.5: mean, near 1: max)
+    expectile: float = within(0.9, "(0, 1)")  # expectile of V (0.5: mean, near 1: the best action)
     all_weight: float = positive(0.1)  # weight of the loss that clones all rows, without labels
     time_grid: int | None = positive(32)  # n: flow times are multiples of 1/n (null: uniform)
     discount: float = within(0.99, "[0, 1]")

@@ -43,7 +43,7 @@ class Config(goals.GoalSettings):
     name: str = "gciql"
     label: str = "GCIQL"
 
-    expectile: float = within(0.9, "(0, 1)")  # V is this expectile of Q (0.5: mean, near 1: max)
+    expectile: float = within(0.9, "(0, 1)")  # expectile of V (0.5: mean, near 1: the best action)
     actor_loss: str = one_of("ddpg_bc", "awr")  # ddpg_bc: Q plus cloning | awr: weighted cloning
     alpha: float = at_least(0, 0.3)  # ddpg_bc: weight of cloning | awr: inverse temperature
     polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every update

@@ -114,7 +114,7 @@ class Points(NamedTuple):
     """Transitions of S seeds: N = B * 2 * `steps` of the comparisons, then those of the dataset."""
 
     batch: Batch  # (S, N, ...), whose rewards have no meaning
-    labels: Tensor  # (S, B): probability that the second segment is preferred
+    labels: Tensor  # (S, B), the probability that the second segment is preferred
     steps: int
 
     @classmethod

@@ -53,7 +53,7 @@ class Config(edac.Config, FineTuning):
     value_radius: float = at_least(0, 0.01)  # radius of state perturbations for the critics' loss
     unseen_radius: float = at_least(0, 0.01)  # radius of state perturbations for unseen actions
     perturbations: int = positive(20)  # n, number of perturbed states per state
-    rise_weight: float = within(  # value smoothness weighs rises of Q by this, falls by the rest
+    rise_weight: float = within(  # value smoothness weighs rises of Q by this, falls by 1 - this
         0.8, "[0, 1]"
     )
     pessimism: float = at_least(  # first k, the standard deviations taken off Q at unseen actions

@@ -54,7 +54,7 @@ class Config(sac.Config):
     name: str = "spo"
     label: str = "SPO"
 
-    queue: int = positive(10)  # latest episodes that a new episode is compared with
+    queue: int = positive(10)  # number of latest episodes that a new episode is compared with
     teacher: str = one_of(  # return (the larger wins) | environment (compares episodes)
         "return", "environment"
     )

@@ -82,8 +82,8 @@ class Config(MLPSettings, FineTuning):
     hidden_width: int = positive(256)
     vae_width: int = positive(750)  # width of the auto-encoder's hidden layers
     dropout: float = within(0.1, "[0, 1)")  # dropout rate in the actor and its target
-    actor_init: float | None = positive(None)  # bound on initial output weights (null: torch's)
-    critic_init: float | None = positive(None)  # bound on initial output weights (null: torch's)
+    actor_init: float | None = positive(None)  # bound on first output weights (null: as in torch)
+    critic_init: float | None = positive(None)  # bound on first output weights (null: as in torch)
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, normalize_states=True)
 
     exploration: float = at_least(0, 0.1)  # standard deviation of noise on actions in fine-tuning

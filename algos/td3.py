@@ -61,9 +61,7 @@ class Config(MLPSettings):
     random_steps: int = positive(25_000)  # number of first steps, random and without updates
     capacity: int = positive(1_000_000)  # transitions kept per seed
 
-    hindsight: float = added(  # share of goals that HER replaces by later ones
-        within(0.0, "[0, 1]")
-    )
+    hindsight: float = added(within(0.0, "[0, 1]"))  # share of goals replaced by later states (HER)
 
     lr: float = positive(3e-4)  # learning rate of policy and critics
     batch_size: int = positive(256)

@@ -51,7 +51,7 @@ class Config(Settings):
     name: str = "two_atom"
     label: str = "two atoms"
 
-    objective: str = one_of(  # policy of best low atom (safe) | best high atom (risky) | mean
+    objective: str = one_of(  # safe (largest low atom) | risky (largest high atom) | mean
         "safe", "risky", "mean"
     )
     tau: float = within(0.25, "(0, 1)")  # probability of the low atom

@@ -90,7 +90,7 @@ class Config(MLPSettings, FineTuning):
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every critic update
     critics: int = positive(10)  # number of critics
-    critic_subsample: int | None = positive(2)  # random critics in a backup or penalty (null: all)
+    critic_subsample: int | None = positive(2)  # critics drawn for a backup or penalty (null: all)
     shared_output: bool = True  # all critics share one output layer
     layer_norm: bool = True  # LayerNorm before the activations of policy and critics
 

@@ -41,7 +41,7 @@ class Queries(Settings):
 
     teacher: str = one_of("script", "person")  # script (by true rewards) | person (you, on a page)
     budget: int = positive(1_400)  # questions per seed in total
-    at_once: int = positive(128)  # questions per session, which schedule changes
+    at_once: int = positive(128)  # questions per session (schedule can lower or raise it)
     every: int = positive(5_000)  # environment steps between sessions of questions
     schedule: str = one_of(  # constant | falling | rising number of questions per session
         "constant", "falling", "rising"
@@ -49,7 +49,7 @@ class Queries(Settings):
     chooser: str = one_of(  # chooses pairs by uniform draws | most disagreement | most entropy
         "uniform", "disagreement", "entropy"
     )
-    candidates: int = positive(10)  # pairs from which one question is chosen
+    candidates: int = positive(10)  # number of pairs from which a question is chosen
     length: int = positive(50)  # number of steps in each compared segment
     memory: int = positive(100_000)  # segments are drawn from this many latest steps of each seed
     epochs: int = positive(200)  # largest number of epochs of reward training after a session

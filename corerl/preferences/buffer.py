@@ -19,8 +19,8 @@ class Pairs(NamedTuple):
 
     observations: Tensor  # (S, B, K, L, O)
     actions: Tensor  # (S, B, K, L, A)
-    labels: Tensor  # (S, B): the probability that the second of two segments is preferred
-    importance: Tensor | None = None  # (S, B, K, L) of each step, with Hindsight PRIOR
+    labels: Tensor  # (S, B), the probability that the second of two segments is preferred
+    importance: Tensor | None = None  # (S, B, K, L), of each step, with Hindsight PRIOR
 
 
 def transitions(pairs: Pairs) -> Batch:

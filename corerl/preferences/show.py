@@ -48,7 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=plain.crossing,
         help=f"what to do with segments across an episode's end: {', '.join(readers.CROSSINGS)}",
     )
-    parser.add_argument("--pairs", type=int, help="number of comparisons, from the first on")
+    parser.add_argument(
+        "--pairs", type=int, help="use only this many comparisons, from the first on"
+    )
     parser.add_argument(
         "--ranked",
         type=int,

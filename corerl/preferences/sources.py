@@ -115,7 +115,7 @@ def checksum(cfg: Preferences) -> str | None:
         return download.digest(path)
     require(
         cfg.source != "file",
-        f"algo.preferences.path={cfg.path} must be a file, but there is no file {path}",
+        f"algo.preferences.path={cfg.path} must be a file that exists, but there is no {path}",
     )
     return None
 
@@ -169,7 +169,8 @@ def find(task: Task, dataset: Callable[[], Dataset], cfg: Preferences) -> Compar
         return readers.read_own(root, vectors(dataset()), task.history).first(cfg.pairs)
     require(
         task.collection == "d4rl",
-        f"the labels of {cfg.source} are for D4RL's tasks (d4rl/...), not for {task.id}. Choose one of them",
+        f"the labels of {cfg.source} are for D4RL's tasks (d4rl/...), not for {task.id}. Choose a "
+        "task of D4RL",
     )
     found = readers.read_rows(cfg.source, root, task.name)
     compared = readers.on_rows(vectors(dataset()), found, cfg.source, cfg.crossing)

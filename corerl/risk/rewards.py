@@ -209,7 +209,7 @@ def _whole(rewards: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     if len(shape) != 3 or shape[0] != shape[2] or rewards.shape[:2] != shape[:2]:
         raise CorerlError(
             f"Rewards of shape {rewards.shape} and transitions of shape {shape} do not fit one MDP. "
-            "Both must be (S, A, S')."
+            "Rewards must be (S, A) or (S, A, S'), and transitions (S, A, S')."
         )
     return np.broadcast_to(rewards, shape)
 
