@@ -44,8 +44,8 @@ class Config(MLPSettings, FineTuning):
     name: str = "ifql"
     label: str = "IFQL"
 
-    expectile: float = within(0.9, "(0, 1)")  # expectile of V (0.5: mean, near 1: the best action)
-    samples: int = acting(positive(32))  # flow's proposals per state (the best by Q acts)
+    expectile: float = within(0.9, "(0, 1)")  # V is this expectile of Q (0.5: mean, near 1: max)
+    samples: int = acting(positive(32))  # number of proposed actions (the best by Q is played)
     flow_steps: int = acting(positive(10))  # Euler steps from noise to an action
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every update
@@ -55,14 +55,14 @@ class Config(MLPSettings, FineTuning):
     hidden_layers: int = at_least(0, 4)
     hidden_width: int = positive(512)
     activation: str = activation("gelu_tanh")  # activation of the hidden layers
-    critic_layer_norm: bool = True  # LayerNorm in critics and value, after activations
+    critic_layer_norm: bool = True  # LayerNorm after the activations of critics and value network
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
 
 class Draws(NamedTuple):
     """Random numbers of one update."""
 
-    path: Tensor  # (S, B, A), normal: where the flow's path begins
+    path: Tensor  # (S, B, A), the start of the flow's path
     times: Tensor  # (S, B, 1), uniform
 
 
@@ -70,8 +70,8 @@ class Implicit(NamedTuple):
     """Losses of IQL's critics and value `(S,)`, and what the policy and a run's metrics read."""
 
     value_loss: Tensor
-    critic_loss: Tensor  # summed over both
-    advantage: Tensor  # (S, B) of the data's actions, by the target critics
+    critic_loss: Tensor  # sum over both critics
+    advantage: Tensor  # (S, B), of the data's actions by the target critics
     metrics: dict[str, Tensor]
 
 

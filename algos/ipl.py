@@ -66,17 +66,19 @@ class Config(MLPSettings):
     name: str = "ipl"
     label: str = "IPL"
 
-    form: str = one_of("iql", "awac", "xql")  # base method: iql | awac | xql (not authors' code)
+    form: str = one_of("iql", "awac", "xql")  # base method iql | awac | xql (not in authors' code)
     chi2: float = at_least(0, 0.5)  # lambda, weight of the squared implicit rewards
-    expectile: float = within(0.7, "(0, 1)")  # form=iql: V is this expectile of Q over data actions
-    temperature: float = positive(1 / 3)  # divides the advantage (authors' beta, 1 / IQL's beta)
+    expectile: float = within(0.7, "(0, 1)")  # V is this expectile of the data's Q (form=iql)
+    temperature: float = positive(1 / 3)  # actions of the data weigh exp(advantage / temperature)
     max_weight: float = positive(100.0)  # largest weight of a sample in the policy's loss
-    target_clipping: bool = True  # clips V(s') to 1 / (lambda (1 - discount)), not for form=awac
+    target_clipping: bool = True  # clips |V(s')| at 1 / (chi2 (1 - discount)), except if form=awac
     replay: bool = True  # also learns from the task's dataset (false: comparisons alone)
-    replay_weight: float = within(0.5, "[0, 1]")  # weight of the dataset against the comparisons
-    min_target: bool = False  # form=awac: next value from the smaller critic, not the mean
-    gumbel_scale: float = positive(1.0)  # form=xql: temperature that divides Q - V
-    gumbel_limit: float = positive(7.0)  # form=xql: upper clip of (Q - V) / gumbel_scale
+    replay_weight: float = within(  # dataset's share of the losses (rest: comparisons)
+        0.5, "[0, 1]"
+    )
+    min_target: bool = False  # V(s') is the smaller critic's Q, not the mean (form=awac)
+    gumbel_scale: float = positive(1.0)  # Q - V is divided by this temperature (form=xql)
+    gumbel_limit: float = positive(7.0)  # (Q - V) / gumbel_scale is clipped above this (form=xql)
     discount: float = within(0.99, "[0, 1)")
     polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every update
 
@@ -101,7 +103,7 @@ class Config(MLPSettings):
         )
         require(
             self.chi2 > 0 or not self.target_clipping or self.form == "awac",
-            f"algo.chi2={self.chi2} must be positive, or 0 with algo.target_clipping=false",
+            f"algo.chi2={self.chi2} must be positive. Only algo.target_clipping=false allows 0",
         )
         reason = "IPL learns from comparisons, not from the dataset's rewards"
         loading.refuse(self.data, *loading.REWARDS, reason=reason)
@@ -111,8 +113,8 @@ class Config(MLPSettings):
 class Points(NamedTuple):
     """Transitions of S seeds: N = B * 2 * `steps` of the comparisons, then those of the dataset."""
 
-    batch: Batch  # (S, N, ...), its rewards of no meaning
-    labels: Tensor  # (S, B): probability that the second segment is preferred
+    batch: Batch  # (S, N, ...), whose rewards have no meaning
+    labels: Tensor  # (S, B), the probability that the second segment is preferred
     steps: int
 
     @classmethod

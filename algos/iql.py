@@ -53,11 +53,11 @@ class Config(MLPSettings, FineTuning):
     name: str = "iql"
     label: str = "IQL"
 
-    expectile: float = within(0.7, "(0, 1)")  # tau (eq. 5), V's expectile of Q (0.5: mean, 1: max)
-    beta: float = at_least(0, 3.0)  # inverse temperature of policy weights, eq. 7 (0: cloning)
+    expectile: float = within(0.7, "(0, 1)")  # tau (eq. 5), V is this expectile of Q (0.5: mean)
+    beta: float = at_least(0, 3.0)  # inverse temperature of policy weights (eq. 7, 0: cloning)
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every update
-    max_weight: float = positive(100.0)  # largest weight in the policy's loss, eq. 7
+    max_weight: float = positive(100.0)  # largest weight in the policy's loss (eq. 7)
 
     lr: float = positive(3e-4)  # learning rate of policy, value and critics
     cosine: bool = True  # learning rate of the policy decays to 0 over the run (phase=offline only)
@@ -68,10 +68,10 @@ class Config(MLPSettings, FineTuning):
     log_std_min: float = -5.0
     log_std_max: float = 2.0
 
-    policy: str = one_of("gaussian", "deterministic")  # gaussian | deterministic: squared error
-    order: str = one_of("value_first", "joint")  # value_first (authors) | joint: all at once (CORL)
+    policy: str = one_of("gaussian", "deterministic")  # gaussian | deterministic (squared error)
+    order: str = one_of("value_first", "joint")  # value_first (authors) | joint (all at once, CORL)
     critic_loss: str = one_of("sum", "mean")  # sum (authors) | mean (CORL) over the two critics
-    init: str = one_of("orthogonal", "torch")  # initial weights: orthogonal | torch (CORL)
+    init: str = one_of("orthogonal", "torch")  # initial weights, orthogonal | torch (CORL)
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
     def needed_actions(self) -> tuple[str, str]:

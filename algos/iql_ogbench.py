@@ -36,11 +36,11 @@ class Config(MLPSettings, FineTuning):
     label: str = "IQL"
     critic_loss, policy = "sum", "deterministic"  # what iql.py calls these
 
-    expectile: float = within(0.9, "(0, 1)")  # tau (eq. 5), V's expectile of Q (0.5: mean, 1: max)
-    beta: float = at_least(0, 10.0)  # inverse temperature of policy weights, eq. 7 (0: cloning)
+    expectile: float = within(0.9, "(0, 1)")  # tau (eq. 5), V is this expectile of Q (0.5: mean)
+    beta: float = at_least(0, 10.0)  # inverse temperature of policy weights (eq. 7, 0: cloning)
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every update
-    max_weight: float = positive(100.0)  # largest weight in the policy's loss, eq. 7
+    max_weight: float = positive(100.0)  # largest weight in the policy's loss (eq. 7)
 
     lr: float = positive(3e-4)  # learning rate of policy, value and critics
     batch_size: int = positive(256)

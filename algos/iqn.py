@@ -42,14 +42,14 @@ class Config(DeepQ):
     name: str = "iqn"
     label: str = "IQN"
 
-    fractions: int = positive(64)  # N, quantile fractions predicted per update
-    target_fractions: int = positive(64)  # N', quantile fractions of the target per update
-    policy_fractions: int = positive(32)  # K, quantile fractions averaged to choose an action
-    cosines: int = positive(64)  # cosines in the embedding of a quantile fraction
+    fractions: int = positive(64)  # N, number of predicted quantile fractions per update
+    target_fractions: int = positive(64)  # N', number of target quantile fractions per update
+    policy_fractions: int = positive(32)  # K, number of quantile fractions that choose an action
+    cosines: int = positive(64)  # number of cosines in the embedding of a quantile fraction
     risk: float = within(1.0, "(0, 1]")  # actions maximise CVaR at this level (1: the mean)
     kappa: float = at_least(0, 1.0)  # error above which the quantile loss is linear (0: always)
-    double: bool = False  # double DQN: the online network chooses the next action
-    hidden_layers: int = positive(1)  # dense layers after state and fraction features multiply
+    double: bool = False  # the online network chooses the next action (double DQN)
+    hidden_layers: int = positive(1)  # dense layers on the product of state and fraction features
 
 
 class Draws(NamedTuple):
@@ -57,7 +57,7 @@ class Draws(NamedTuple):
 
     predicted: Tensor  # (S, B, N)
     target: Tensor  # (S, B, N')
-    choosing: Tensor  # (S, B, K), at which the next action is chosen
+    choosing: Tensor  # (S, B, K), to choose the next action
 
 
 class ImplicitQuantiles(nn.Module):

@@ -47,8 +47,8 @@ class Config(goals.GoalSettings):
     name: str = "laeo"
     label: str = "LAEO"
 
-    examples: int = positive(200)  # example states of success: those after the largest rewards
-    over: str = one_of(  # policy maximises: random (one example) | mean | logsumexp (of all)
+    examples: int = positive(200)  # number of success states, which the largest rewards led to
+    over: str = one_of(  # random (f of one example) | mean | logsumexp, which the policy maximises
         "random", "mean", "logsumexp"
     )
     alpha: float = at_least(0, 0.1)  # weight of behaviour cloning in the policy's loss
@@ -62,7 +62,7 @@ class Config(goals.GoalSettings):
         super().__post_init__()
         require(
             self.goals.columns is None,
-            "algo.goals.columns makes goals from parts of states, but examples are whole states. "
+            "algo.goals.columns makes goals of some columns of a state, but examples are whole states. "
             "Leave algo.goals.columns out",
         )
 
@@ -132,7 +132,7 @@ def facts(cfg: Config, dataset: Dataset) -> dict[str, Any]:
     rewards = dataset.rewards[rows]
     require(
         len(rows) >= cfg.examples and rewards.min() < rewards.max(),
-        f"algo.examples={cfg.examples} needs at least {cfg.examples} steps with different rewards, but "
+        f"algo.examples={cfg.examples} needs at least {cfg.examples} steps and rewards that differ, but "
         f"{dataset.id} has {len(rows)} steps with rewards from {rewards.min():g} to {rewards.max():g}",
     )
     best = rows[np.argsort(-rewards, kind="stable")[: cfg.examples]]

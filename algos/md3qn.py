@@ -63,18 +63,18 @@ class Config(DeepQ):
     name: str = "md3qn"
     label: str = "MD3QN"
 
-    particles: int = at_least(2, 200)  # M, particles of the return distribution of each action
-    sources: str = one_of("all", "total")  # all (jointly) | total: their sum (MMD-QN)
-    policy: str = one_of("greedy", "uniform")  # policy of the learned returns: greedy | uniform
-    estimator: str = one_of("v", "u")  # v: all pairs of particles (authors' code) | u: unbiased MMD
-    kernel_weight: str = one_of(  # weight by bandwidth: sqrt: its root (code) | equal (paper)
+    particles: int = at_least(2, 200)  # M, number of particles of each action's return distribution
+    sources: str = one_of("all", "total")  # all (sources jointly) | total (their sum, MMD-QN)
+    policy: str = one_of("greedy", "uniform")  # learns returns of the greedy | uniform policy
+    estimator: str = one_of("v", "u")  # MMD by v (all pairs of particles, authors) | u (unbiased)
+    kernel_weight: str = one_of(  # weights of kernels, sqrt (of bandwidth, authors) | equal (paper)
         "sqrt", "equal"
     )
-    distance: str = one_of("mean", "sum")  # mean (authors' code) | sum (paper) over reward sources
+    distance: str = one_of("mean", "sum")  # mean (authors) | sum (paper) of squares over sources
     bandwidths: list[float] = field(default_factory=lambda: [2.0**i for i in range(-8, 9)])
 
     cosine: bool = False  # learning rate decays to 0 along a cosine
-    padding: str = one_of("same", "valid")  # same (authors' code) | valid padding of convolutions
+    padding: str = one_of("same", "valid")  # convolutions' padding, same (authors) | valid
 
     def __post_init__(self):
         super().__post_init__()
@@ -84,7 +84,7 @@ class Config(DeepQ):
         )
         require(
             self.policy == "greedy" or self.data.epsilon == 1,
-            "algo.policy=uniform learns the returns of random actions. Set algo.data.epsilon=1 too",
+            "algo.policy=uniform learns the returns of random actions. Set algo.data.epsilon=1 as well",
         )
         require(
             self.policy == "uniform" or self.data.eval_epsilon < 1,

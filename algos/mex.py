@@ -39,7 +39,7 @@ class Config(td3.Config):
     label: str = "MEX"
 
     eta: float = at_least(0, 1e-3)  # weight of the optimistic term in the critics' loss
-    optimism: str = one_of("data", "policy")  # actions whose Q is raised: data (released) | policy
+    optimism: str = one_of("data", "policy")  # raises Q at actions of data (released) | policy
 
 
 class MEX(TD3):

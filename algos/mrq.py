@@ -73,20 +73,20 @@ class Config(Settings):
     dynamics_weight: float = at_least(0, 1.0)  # weight of predicted features in the encoders' loss
     reward_weight: float = at_least(0, 0.1)  # weight of predicted rewards in the encoders' loss
     end_weight: float = at_least(0, 0.1)  # weight of predicted episode ends in the encoders' loss
-    reward_bins: int = at_least(2, 65)  # bins in which the model predicts the reward
-    reward_limit: float = positive(10.0)  # largest reward bin, before symexp
+    reward_bins: int = at_least(2, 65)  # number of bins over which the model predicts the reward
+    reward_limit: float = positive(10.0)  # largest reward bin, as log(1 + reward)
 
     discount: float = within(0.99, "[0, 1]")
-    n_step: int = positive(3)  # rewards summed before the bootstrap
-    terminal_reward: bool = True  # counts a terminal step's reward in n-step sums (authors: no)
-    target_every: int = positive(250)  # updates between target copies (then as many of the encoder)
+    n_step: int = positive(3)  # number of rewards summed before the bootstrap
+    terminal_reward: bool = True  # n-step sums include a terminal step's reward (authors: no)
+    target_every: int = positive(250)  # updates between target copies, with as many encoder updates
     target_noise: float = at_least(0, 0.2)  # standard deviation of the noise on the target action
     target_clip: float = at_least(0, 0.3)  # bound at which noise on the target action is clipped
-    flatness: float = at_least(0, 1e-5)  # weight of the penalty on squared outputs before tanh
+    flatness: float = at_least(0, 1e-5)  # weight of squared pre-tanh outputs in the policy's loss
     priority_power: float = at_least(0, 0.4)  # exponent of the TD error in replay priorities
     smallest_priority: float = at_least(0, 1.0)  # floor of |TD error| in priorities (0: no floor)
 
-    random_steps: int = positive(10_000)  # first steps of each seed: uniform actions, no update
+    random_steps: int = positive(10_000)  # number of first steps, random and without updates
     noise: float = at_least(0, 0.2)  # standard deviation of the exploration noise
     capacity: int = positive(1_000_000)  # environment steps kept per seed
 

@@ -67,19 +67,19 @@ class Config(transformer.TransformerSettings):
 
     preferences: Preferences = group(Preferences)
     crop: int | None = positive(None)  # steps read of each compared segment in a batch (null: all)
-    latent: int = positive(16)  # dimensions of z, the latent of a segment
+    latent: int = positive(16)  # number of dimensions of z, the latent of a segment
     latent_std: float = positive(2.0)  # initial standard deviation of z*, the optimal latent
     preference_weight: float = at_least(0, 10.0)  # weight of the preference loss
     norm_weight: float = at_least(0, 0.1)  # weight of the penalty on the norm of latents
-    norm: str = one_of("hinge", "square")  # hinge above |z| = 1 (human data) | square: (|z| - 1)^2
-    state_noise: float = at_least(0, 0.1)  # std of the noise on the decoder's standardised states
+    norm: str = one_of("hinge", "square")  # hinge (penalises |z| above 1) | square ((|z| - 1)^2)
+    state_noise: float = at_least(0, 0.1)  # standard deviation of noise on the decoder's states
 
     context: int = positive(100)  # K, steps in a window that the decoder reads
-    max_timestep: int = positive(1000)  # rows of both time embeddings (later steps share the last)
+    max_timestep: int = positive(1000)  # number of time embeddings (later steps share the last)
     layers: int = positive(3)
     heads: int = positive(2)
     width: int = positive(128)
-    activation: str = one_of("relu", "gelu")  # activation of the decoder: relu | gelu
+    activation: str = one_of("relu", "gelu")  # relu | gelu in the decoder
     dropout: float = within(0.1, "[0, 1)")
     clip_actions: float = within(1.0, "(0, 1]")  # labelled actions are clipped to +- this number
 
@@ -87,8 +87,8 @@ class Config(transformer.TransformerSettings):
     latent_lr: float = positive(1e-2)  # learning rate of z*, the optimal latent
     warmup_steps: int = positive(10_000)  # updates in which the decoder's learning rate rises
     weight_decay: float = at_least(0, 1e-4)  # weight decay of all parameters, z* included
-    max_grad_norm: float = positive(0.25)  # largest gradient norm, per network and seed
-    batch_size: int = positive(64)  # windows, and as many pairs, in each batch
+    max_grad_norm: float = positive(0.25)  # largest gradient norm of a network and seed
+    batch_size: int = positive(64)  # number of windows, and of labelled pairs, in a batch
     data: Weighting = group(Weighting)
 
     def __post_init__(self):

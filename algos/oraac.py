@@ -61,11 +61,11 @@ class Config(distortions.Distortion):
     label: str = "O-RAAC"
 
     perturbation: float = within(0.25, "[0, 2]")  # lambda, largest change to the imitated action
-    imitation: bool = True  # the actor edits a VAE's action (false: RAAC, without VAE)
+    imitation: bool = True  # the actor changes a VAE's action (false: RAAC, without VAE)
 
-    fractions: int = positive(32)  # quantile fractions per update, of the critic and of its target
-    policy_fractions: int = positive(8)  # quantile fractions averaged in the actor's loss
-    shared_fractions: bool = True  # one set of fractions per batch (authors, false: per row)
+    fractions: int = positive(32)  # number of quantile fractions of the critic and of its target
+    policy_fractions: int = positive(8)  # number of quantile fractions in the actor's loss
+    shared_fractions: bool = True  # one set of quantile fractions per batch (false: one per row)
     kappa: float = at_least(0, 1.0)  # error above which the quantile loss is linear (0: always)
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, at each actor update
@@ -79,18 +79,20 @@ class Config(distortions.Distortion):
     cosine: bool = False  # actor's and critic's learning rates decay to 0 (not in the paper)
     batch_size: int = positive(128)
     hidden_width: int = positive(256)  # width of the critic's first layers, for states and actions
-    cosines: int = positive(16)  # cosines in the embedding of a quantile fraction
-    embedding_width: int = positive(16)  # width at which critic features and fractions multiply
+    cosines: int = positive(16)  # number of cosines in the embedding of a quantile fraction
+    embedding_width: int = positive(16)  # width of the product of critic and fraction features
     head_width: int = positive(32)  # width of the critic's last hidden layer
-    activation: str = one_of("relu", "silu")  # activation of the critic: relu (authors) | silu
-    actor_widths: list[int] = field(default_factory=lambda: [400, 300])  # widths of hidden layers
+    activation: str = one_of("relu", "silu")  # relu (authors) | silu in the critic
+    actor_widths: list[int] = field(  # widths of the actor's hidden layers
+        default_factory=lambda: [400, 300]
+    )
     vae_width: int = positive(750)  # width of the VAE's hidden layers
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)
 
     def __post_init__(self):
         super().__post_init__()
         widths = self.actor_widths
-        require(all(w > 0 for w in widths), f"algo.actor_widths={widths} must be positive numbers")
+        require(all(w > 0 for w in widths), f"algo.actor_widths={widths} must all be positive")
 
 
 class Latents(NamedTuple):

@@ -63,11 +63,11 @@ class Config(Settings):
     label: str = "ORPO"
 
     objective: str = one_of("proxy")  # proxy reward (the only choice, shown in reports)
-    penalty: str = one_of(  # divergence to penalise: chi2 | sqrt_chi2 | kl | action_kl
+    penalty: str = one_of(  # penalises chi2 | sqrt_chi2 | kl (of occupancies) | action_kl
         "chi2", "sqrt_chi2", "kl", "action_kl"
     )
     coefficient: float = at_least(0, 0.3)  # penalty's weight, in standard deviations of the proxy
-    measure: str = one_of("state_action", "state")  # compares occupancies of: state_action | state
+    measure: str = one_of("state_action", "state")  # compares occupancies by state_action | state
 
 
 class Problem:
@@ -179,8 +179,8 @@ def describe(cfg: Config, numbers: dict[str, float]) -> str:
     """Writes what was gained in proxy and truth, and what the bound says."""
     n = numbers
     return (
-        f"{cfg.penalty} x {cfg.coefficient:g}: proxy {n['proxy']:+.4f}, true {n['true']:+.4f} standard "
-        f"deviations per step against the reference\n  correlation {n['correlation']:.4f}, chi-square "
+        f"{cfg.penalty} x {cfg.coefficient:g}: standard deviations gained per step over the reference, "
+        f"proxy {n['proxy']:+.4f}, true {n['true']:+.4f}\n  correlation {n['correlation']:.4f}, chi-square "
         f"{n['chi2']:.4g}, bound on the true gain {n['bound']:+.4f}, objective exact to {n['gap']:.1g}"
     )
 

@@ -64,10 +64,10 @@ class Config(sac.Config):
     name: str = "orpo_sac"
     label: str = "ORPO-SAC"
 
-    penalty: str = one_of("chi2", "sqrt_chi2", "kl")  # occupancy divergence: chi2 | sqrt_chi2 | kl
+    penalty: str = one_of("chi2", "sqrt_chi2", "kl")  # penalises occupancies' chi2 | sqrt_chi2 | kl
     coefficient: float = at_least(0, 0.1)  # penalty's weight, in standard deviations of the proxy
-    measure: str = one_of("state_action", "state")  # compares occupancies of: state_action | state
-    recent: int = positive(2_000)  # latest steps that represent the policy's occupancy
+    measure: str = one_of("state_action", "state")  # compares occupancies by state_action | state
+    recent: int = positive(2_000)  # number of latest steps that represent the policy's occupancy
     clip: float = positive(5.0)  # bound of the discriminator's output d, the log-ratio
     discriminator_lr: float = positive(3e-4)
 

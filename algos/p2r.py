@@ -57,8 +57,10 @@ class Config(Settings):
     label: str = "P2R"
 
     feedback: str = one_of("preferences", "rewards")  # learns from preferences | true rewards
-    segment: str = one_of("step", "episode")  # what is compared: each step | each whole episode
-    comparisons: int = within(1_000, "[1, 1000000000]")  # comparisons with a baseline per question
+    segment: str = one_of("step", "episode")  # compares a step | an episode with the baseline
+    comparisons: int = within(  # comparisons with the baseline per question
+        1_000, "[1, 1000000000]"
+    )
     tolerance: float = positive(0.1)  # uncertainty of a reward above which the person is asked
     radius: float = positive(0.1)  # radius of the confidence set of rewards
     ridge: float = positive(0.01)  # ridge penalty of the regressions of rewards

@@ -68,13 +68,15 @@ class Config(sac.Config):
     name: str = "pebble"
     label: str = "PEBBLE"
 
-    random_steps: int = positive(1_000)  # first steps of each seed: uniform actions, no update
+    random_steps: int = positive(1_000)  # number of first steps, random and without updates
     explore_steps: int = at_least(0, 5_000)  # steps of unsupervised exploration after random_steps
-    neighbours: int = positive(5)  # k: exploration is rewarded by distance to the k-th neighbour
-    reset_updates: int = at_least(0, 100)  # extra updates when the first session resets critics
+    neighbours: int = positive(5)  # k, exploration seeks states far from their k-th neighbour
+    reset_updates: int = at_least(  # extra updates after the first session, which resets critics
+        0, 100
+    )
     queries: Queries = group(Queries)
     reward: Markov = group(Markov, batch_size=128, stop_accuracy=1.0, seed=None)
-    world: World = added(  # Hindsight PRIOR's world model (reward.prior > 0)
+    world: World = added(  # world model of Hindsight PRIOR (if reward.prior > 0)
         group(World, steps=1_000)
     )
 

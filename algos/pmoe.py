@@ -45,10 +45,10 @@ class Config(sac.Config):
     label: str = "PMOE"
 
     experts: int = positive(4)  # K, number of experts
-    density: str = one_of(  # log pi of: component (the drawn expert, code) | mixture (exact)
+    density: str = one_of(  # log pi of the drawn component (code) | of the mixture (exact)
         "component", "mixture"
     )
-    frequency_weight: float = at_least(0, 1.0)  # weight of the loss of the mixture's weights
+    frequency_weight: float = at_least(0, 1.0)  # weight of the loss that fits the mixture's weights
 
 
 class Mixture(TanhGaussian):

@@ -57,7 +57,7 @@ class Config(iql.Config):
     label: str = "P-IQL"
 
     critic_loss: str = one_of("mean", "sum")  # mean (IPL's code) | sum over the two critics
-    reward: Markov = group(  # as IPL's authors have it
+    reward: Markov = group(  # with the settings of IPL's authors
         Markov,
         steps=20_000,
         members=1,
@@ -68,7 +68,7 @@ class Config(iql.Config):
         batch_size=8,
         stop_accuracy=None,
     )
-    world: World = added(group(World))  # Hindsight PRIOR's world model (reward.prior > 0)
+    world: World = added(group(World))  # world model of Hindsight PRIOR (if reward.prior > 0)
     reward_first: bool = False  # fits the reward before IQL starts (false: both at once)
     preferences: Preferences = group(Preferences)
     crop: int | None = positive(64)  # steps read of each segment in a batch (null: all)

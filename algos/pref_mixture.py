@@ -53,17 +53,17 @@ class Config(Settings):
     name: str = "pref_mixture"
     label: str = "max-min"
 
-    objective: str = one_of("worst_group")  # the worst group's value (the only choice)
-    policy: str = one_of(  # max_min (exact) | multiplicative (by play) | mean (of groups)
+    objective: str = one_of("worst_group")  # value of the worst group (the only choice)
+    policy: str = one_of(  # max_min (exact) | multiplicative (iterated) | mean (over labellers)
         "max_min", "multiplicative", "mean"
     )
-    groups: int = within(2, "[1, 20]")  # U, groups of labellers that the mixture assumes
+    groups: int = within(2, "[1, 20]")  # U, number of groups of labellers in the mixture
     comparisons: int = within(100, "[1, 100000]")  # pairs that each labeller compares
     bound: float = positive(10.0)  # largest norm of a group's reward parameters theta
-    rounds: int = positive(60)  # most rounds of expectation-maximisation
-    starts: int = positive(5)  # random starts of expectation-maximisation (the likeliest counts)
+    rounds: int = positive(60)  # largest number of rounds of expectation-maximisation
+    starts: int = positive(5)  # number of random starts (the likeliest is kept)
     eta: float = positive(0.1)  # step size of policy=multiplicative
-    iterations: int = within(1_000, "[1, 100000]")  # iterations of policy=multiplicative
+    iterations: int = within(1_000, "[1, 100000]")  # number of iterations of policy=multiplicative
 
 
 def max_min(mdp: FiniteMDP, rewards: np.ndarray) -> tuple[np.ndarray, float]:

@@ -79,17 +79,17 @@ class Config(Settings):
     label: str = "pessimistic MLE"
 
     policy: str = one_of("pessimistic", "likelihood")  # pessimistic | likelihood (greedy)
-    likelihood: str = one_of(  # likelihood of: rankings (whole) | pairs (all pairs in them, MLE_2)
+    likelihood: str = one_of(  # fits rankings (as a whole) | pairs (all pairs in rankings, MLE_2)
         "rankings", "pairs"
     )
-    comparisons: int = within(200, "[1, 1000000]")  # n, rankings in a dataset
-    ranked: int = within(2, "[2, 20]")  # K, segments in a ranking
+    comparisons: int = within(200, "[1, 1000000]")  # n, number of rankings in a dataset
+    ranked: int = within(2, "[2, 20]")  # K, number of segments in a ranking
     bound: float | None = positive(2.0)  # largest norm of the reward parameters (null: no bound)
-    radius: str = one_of("fixed", "theorem")  # fixed: width | theorem: width x the theorem's radius
-    width: float = positive(3.0)  # radius of the ellipsoid of rewards, or its factor (theorem)
+    radius: str = one_of("fixed", "theorem")  # fixed (width) | theorem (width x theorem's radius)
+    width: float = positive(3.0)  # radius of the ellipsoid of rewards (radius=theorem: factor)
     delta: float = within(0.1, "(0, 1)")  # failure probability in the theorem's radius
     ridge: float = positive(0.01)  # ridge added to the covariance of the data
-    reference: str = one_of(  # nu: compared (the most compared segment) | mean | zero
+    reference: str = one_of(  # nu, compared (the most compared segment) | mean (of segments) | zero
         "compared", "mean", "zero"
     )
 
@@ -149,8 +149,9 @@ def plan(
     features = np.asarray(features, np.float64)
     if features.shape != (*mdp.sizes, len(theta)):
         raise CorerlError(
-            f"features {features.shape} must be {(*mdp.sizes, len(theta))}: the MDP has {mdp.sizes[1]} "
-            f"actions in each of {mdp.sizes[0]} states, and theta {len(theta)} numbers."
+            f"features have shape {features.shape}, but must have shape {(*mdp.sizes, len(theta))}. "
+            f"The MDP has {mdp.sizes[1]} actions in each of {mdp.sizes[0]} states, and theta has "
+            f"{len(theta)} numbers."
         )
     every = np.broadcast_to(features, (*shape, len(theta))).reshape(-1, len(theta))
     nu = np.zeros(len(theta)) if reference is None else reference
@@ -289,7 +290,7 @@ def train(cfg: Config, run: Run) -> None:
 
 def describe(cfg: Config) -> str:
     """Writes what is planned for, with the width."""
-    width = f"C = {cfg.width:g} of the theorem" if cfg.radius == "theorem" else f"{cfg.width:g}"
+    width = f"{cfg.width:g} x the theorem's radius" if cfg.radius == "theorem" else f"{cfg.width:g}"
     planned = f"pessimistic, width {width}" if cfg.policy == "pessimistic" else "greedy, width 0"
     return f"{planned}: {cfg.comparisons} rankings of {cfg.ranked} segments in each dataset"
 

@@ -64,15 +64,15 @@ class Reward(Fitting):
 
     prefix: ClassVar[str] = "algo.reward."
 
-    attention: bool = True  # preference-attention layer (false: a small head)
-    scale: str = one_of("none", "width")  # none (authors) | width: attention divided by sqrt(width)
-    keep: str = one_of("best", "last")  # best: weights of the smallest loss (authors) | last
+    attention: bool = True  # reward of a preference-attention layer (false: of a small head)
+    scale: str = one_of("none", "width")  # none (authors) | width (attention / sqrt(width))
+    keep: str = one_of("best", "last")  # best (weights of the smallest loss, authors) | last
     window: int = positive(100)  # steps of context when relabelling (at most a segment's length)
-    members: int = added(positive(1))  # reward networks, each with its own draw of comparisons
-    ensemble: str = added(  # how members are combined: mean | worst: the lowest | uncertainty
+    members: int = added(positive(1))  # number of reward networks, each with batches of its own
+    ensemble: str = added(  # members' mean | worst (lowest) | uncertainty (mean - penalty * var)
         one_of("mean", "worst", "uncertainty")
     )
-    penalty: float = added(at_least(0, 0.5))  # ensemble=uncertainty: weight of the variance
+    penalty: float = added(at_least(0, 0.5))  # weight of the variance with ensemble=uncertainty
     clip_actions: float = within(0.999, "(0, 1]")  # actions are clipped to +- this number
 
 
@@ -84,8 +84,8 @@ class Config(iql.Config):
 
     reward: Reward = group(Reward)
     preferences: Preferences = group(Preferences)
-    spread_worst: bool = False  # subtracts the worst return from all returns, spread over steps
-    data: preprocessing.Preprocess = group(  # its scales are for the learned rewards
+    spread_worst: bool = False  # subtracts the worst return evenly from the rewards of each episode
+    data: preprocessing.Preprocess = group(  # return_range and reward_* are for learned rewards
         preprocessing.Preprocess, return_range=True, clip_actions=1 - 1e-5
     )
 

@@ -84,11 +84,11 @@ class Config(dt.Config):
     name: str = "qcs"
     label: str = "QCS"
 
-    policy: str = one_of(  # transformer | mlp: sees one state and its return-to-go
+    policy: str = one_of(  # transformer | mlp (sees one state and its return-to-go)
         "transformer", "mlp"
     )
-    q_scale: float = at_least(0, 1.0)  # weight of Q per point of score below best_score
-    best_score: float = 100.0  # from this score of an episode on, Q has weight min_q
+    q_scale: float = at_least(0, 1.0)  # weight of Q per point by which a score is below best_score
+    best_score: float = 100.0  # Q has weight min_q in episodes with at least this score
     min_q: float = at_least(0, 0.0)  # smallest weight of Q
     critic: Critic = group(Critic)
 

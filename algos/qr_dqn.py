@@ -42,9 +42,9 @@ class Config(DeepQ):
     name: str = "qr_dqn"
     label: str = "QR-DQN"
 
-    quantiles: int = positive(200)  # N, quantiles of the return distribution
+    quantiles: int = positive(200)  # N, number of quantiles of the return distribution
     kappa: float = at_least(0, 1.0)  # error above which the quantile loss is linear (0: always)
-    double: bool = False  # double DQN: the online network chooses the next action
+    double: bool = False  # the online network chooses the next action (double DQN)
     max_grad_norm: float | None = added(  # largest gradient norm (null: not clipped)
         within(None, "(0, inf)")
     )

@@ -56,11 +56,13 @@ class Config(goals.GoalSettings):
     name: str = "qrl"
     label: str = "QRL"
 
-    quasimetric: str = one_of("iqe", "mrn")  # iqe: interval embeddings | mrn: metric residual nets
+    quasimetric: str = one_of("iqe", "mrn")  # iqe (interval embeddings) | mrn (metric residual)
     latent_dim: int = positive(512)  # size of the state embedding phi
-    eps: float = at_least(0, 0.05)  # limit on the mean of max(d - 1, 0)^2 over distances d of steps
-    actor_loss: str = one_of("ddpg_bc", "awr")  # ddpg_bc: Q and cloning | awr: advantage-weighted
-    alpha: float = at_least(0, 0.003)  # ddpg_bc: weight of cloning | awr: inverse temperature
+    eps: float = at_least(  # limit on the mean of max(d - 1, 0)^2, where d is a step's distance
+        0, 0.05
+    )
+    actor_loss: str = one_of("ddpg_bc", "awr")  # ddpg_bc (Q plus cloning) | awr (weighted cloning)
+    alpha: float = at_least(0, 0.003)  # weight of cloning (ddpg_bc) or inverse temperature (awr)
     goals: Goals = group(Goals, value_p_curgoal=0.0, value_p_randomgoal=1.0)
 
     def __post_init__(self) -> None:

@@ -69,20 +69,22 @@ class Config(Settings):
     name: str = "r2pvi"
     label: str = "R2PVI"
 
-    objective: str = one_of(  # set by kind (mean for kind=none), shown in reports
-        "robust", "mean"
-    )
-    kind: str = one_of(  # tv | kl | chi2 | ball (tv within scale, DRPVI) | none (PEVI)
+    objective: str = one_of("robust", "mean")  # robust | mean, which kind sets and reports show
+    kind: str = one_of(  # divergence tv | kl | chi2 | ball (tv up to scale) | none (PEVI)
         "tv", "kl", "chi2", "ball", "none"
     )
     scale: float = positive(0.1)  # price of the divergence, or the radius of the ball
     beta: float = at_least(0, 1.0)  # weight of the pessimism penalty
     ridge: float = positive(0.1)  # ridge penalty of the regressions
-    penalty: str = one_of("factors", "authors")  # factors (bounds each) | authors (smaller)
-    least: str = one_of(  # smallest V over: states (all) | data (states in it, authors)
+    penalty: str = one_of(  # factors (bounds each one's error) | authors (smaller)
+        "factors", "authors"
+    )
+    least: str = one_of(  # min V over all states | over next states in the data (authors)
         "states", "data"
     )
-    rewards: str = one_of("known", "learned")  # known: given | learned: regression (authors' PEVI)
+    rewards: str = one_of(  # known | learned (by regression, as in authors' PEVI)
+        "known", "learned"
+    )
 
     def __post_init__(self):
         super().__post_init__()

@@ -60,7 +60,7 @@ class Config(MLPSettings, FineTuning):
     noise_clip: float = at_least(0, 0.5)  # bound at which noise on the target action is clipped
     policy_delay: int = positive(2)  # critic updates per actor update
     stale_actor_target: bool = True  # the actor's target moves before the actor's step (authors)
-    order: str = added(one_of("critic_first", "joint"))  # critic_first | joint: at once (FQL)
+    order: str = added(one_of("critic_first", "joint"))  # critic_first | joint (all at once, FQL)
 
     actor_lr: float = positive(1e-3)
     critic_lr: float = positive(1e-3)
@@ -70,7 +70,7 @@ class Config(MLPSettings, FineTuning):
     hidden_width: int = positive(256)
     layer_norm: bool = added(False)  # LayerNorm in the actor
     critic_layer_norm: bool = True  # LayerNorm in the critics
-    init: str = added(  # initial weights: authors | glorot (FQL) | lecun (unifloral)
+    init: str = added(  # initial weights, authors | glorot (FQL) | lecun (unifloral)
         one_of("authors", "glorot", "lecun")
     )
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)

@@ -55,7 +55,7 @@ class Config(Settings):
 
     objective: str = one_of("constrained")  # constrained return (the only choice, shown in reports)
     gradient: str = one_of("optimistic", "plain")  # optimistic (ReLOAD) | plain descent-ascent
-    budget: float | None = None  # limit on each cost's mean sum per episode (null: the task's)
+    budget: float | None = None  # limit on each cost's mean sum per episode (null: task's limit)
     eta: float = positive(0.5)  # step size of the policy
     eta_mu: float = positive(0.5)  # step size of the Lagrange multipliers
     spread: float = at_least(0, 0.1)  # standard deviation of the initial policy's logits

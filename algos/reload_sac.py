@@ -48,7 +48,7 @@ class Config(sac.Config):
     label: str = "ReLOAD-SAC"
 
     gradient: str = one_of("optimistic", "plain")  # optimistic (ReLOAD) | plain descent-ascent
-    budget: float = at_least(0, 25.0)  # limit on the cost of a period of steps
+    budget: float = at_least(0, 25.0)  # limit on the sum of costs in a period of steps
     period: int = positive(1_000)  # environment steps between updates of the Lagrange multiplier
     eta_mu: float = positive(1.0)  # step size of the Lagrange multiplier
     initial_multiplier: float = at_least(0, 0.0)  # first value of the Lagrange multiplier

@@ -60,8 +60,8 @@ class Config(MLPSettings, FineTuning):
     label: str = "RLPD"
 
     utd: int = positive(20)  # critic updates per step of the environment
-    critics: int = positive(10)  # critics in the ensemble
-    critic_subsample: int = positive(2)  # random critics whose minimum makes the target
+    critics: int = positive(10)  # number of critics
+    critic_subsample: int = positive(2)  # number of drawn critics whose minimum is the target
     layer_norm: bool = True  # LayerNorm in the critics
     backup_entropy: bool = True  # adds the policy's entropy to the critics' target
     actor_q: str = one_of("mean", "min")  # policy follows the mean (authors) | min of all critics
@@ -69,7 +69,7 @@ class Config(MLPSettings, FineTuning):
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every critic update
     initial_temperature: float = positive(1.0)  # first value of the entropy temperature alpha
-    target_entropy: float | None = None  # entropy to reach (null: -action dimension / 2)
+    target_entropy: float | None = None  # entropy that alpha aims for (null: -action dimension / 2)
 
     actor_lr: float = positive(3e-4)
     critic_lr: float = positive(3e-4)
@@ -81,7 +81,7 @@ class Config(MLPSettings, FineTuning):
     log_std_max: float = 2.0
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
-    phase: str = "online"  # online | both: offline, then online | offline: updates on the data only
+    phase: str = "online"  # online | both (offline, then online) | offline (updates on data only)
     online: Online = group(Online, warmup_steps=5_000, offline_ratio=0.5)
 
     def __post_init__(self):
@@ -95,7 +95,7 @@ class Draws(NamedTuple):
 
     next_actions: Tensor  # (S, U, B, A)
     actions: Tensor  # (S, B, A)
-    subsets: Tensor  # (S, U, critics), uniform: which critics make a backup
+    subsets: Tensor  # (S, U, critics), uniform, for the critics that make the backup
 
 
 class RLPD(PolicyActing):

@@ -52,10 +52,14 @@ class Config(edac.Config, FineTuning):
     policy_radius: float = at_least(0, 0.01)  # radius of state perturbations for the policy's loss
     value_radius: float = at_least(0, 0.01)  # radius of state perturbations for the critics' loss
     unseen_radius: float = at_least(0, 0.01)  # radius of state perturbations for unseen actions
-    perturbations: int = positive(20)  # n, perturbed states per state
-    rise_weight: float = within(0.8, "[0, 1]")  # smoothness weight of rising Q (falling Q: rest)
-    pessimism: float = at_least(0, 1.0)  # first k: standard deviations taken off unseen actions' Q
-    pessimism_min: float = at_least(0, 0.1)  # smallest k, which online training uses too
+    perturbations: int = positive(20)  # n, number of perturbed states per state
+    rise_weight: float = within(  # value smoothness weighs rises of Q by this, falls by 1 - this
+        0.8, "[0, 1]"
+    )
+    pessimism: float = at_least(  # first k, the standard deviations taken off Q at unseen actions
+        0, 1.0
+    )
+    pessimism_min: float = at_least(0, 0.1)  # smallest k, also used in online training
     pessimism_decay: float = at_least(0, 5e-7)  # decrease of k at every update on the data
     smooth_online: bool = True  # keeps the three extra losses online (false: the authors' script)
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, normalize_states=True)
@@ -82,9 +86,9 @@ class Config(edac.Config, FineTuning):
 class Draws(NamedTuple):
     """What perturbs a batch's states."""
 
-    offsets: Tensor  # (S, 3, n, O) uniform on [0, 1): for policy, values and unseen actions
-    noise: Tensor  # (S, n B, A) standard normal: of the unseen actions
-    pessimism: Tensor  # (): k
+    offsets: Tensor  # (S, 3, n, O), uniform on [0, 1), for policy, values and unseen actions
+    noise: Tensor  # (S, n B, A), standard normal, for unseen actions
+    pessimism: Tensor  # (), k
 
 
 class RO2O(EDAC):

@@ -50,7 +50,7 @@ class Config(td3.Config):
         default_factory=lambda: [-0.5, 0.0, 0.5]
     )
     turn: int = positive(1_000)  # critic updates for which the policy follows one pair of critics
-    ends: str = one_of(  # value after an end: shifted (0) | exact (shift / (1 - discount))
+    ends: str = one_of(  # value after an end, shifted (0) | exact (shift / (1 - discount))
         "shifted", "exact"
     )
 

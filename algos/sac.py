@@ -66,10 +66,10 @@ class Config(MLPSettings):
     polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every critic update
     initial_temperature: float = positive(1.0)  # first value of the entropy temperature alpha
     learn_temperature: bool = True  # learns alpha (false: alpha is fixed, Haarnoja et al. 2018a)
-    target_entropy: float | None = None  # entropy to reach (null: -action dimension)
+    target_entropy: float | None = None  # entropy that alpha aims for (null: -action dimension)
     actor_q: str = one_of("min", "mean")  # policy follows the min (paper) | mean (later code) of Q
 
-    random_steps: int = positive(10_000)  # first steps of each seed: uniform actions, no update
+    random_steps: int = positive(10_000)  # number of first steps, random and without updates
     utd: int = positive(1)  # critic updates per environment step
     actor_every: int = positive(1)  # critic updates per update of the policy (RLPD: utd)
     capacity: int = positive(1_000_000)  # transitions kept per seed
@@ -80,7 +80,7 @@ class Config(MLPSettings):
     batch_size: int = positive(256)
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(256)
-    init: str = added(one_of("torch", "glorot"))  # initial weights: torch (CleanRL) | glorot
+    init: str = added(one_of("torch", "glorot"))  # initial weights, torch (CleanRL) | glorot
     log_std_min: float = -20.0
     log_std_max: float = 2.0
     start: Starts = added(group(Starts))

@@ -54,9 +54,13 @@ class Config(sac.Config):
     name: str = "spo"
     label: str = "SPO"
 
-    queue: int = positive(10)  # latest episodes that a new episode is compared with
-    teacher: str = one_of("return", "environment")  # return | environment (compares episodes)
-    beta: float | None = at_least(0, None)  # P = sigmoid(beta x return difference) (null: no noise)
+    queue: int = positive(10)  # number of latest episodes that a new episode is compared with
+    teacher: str = one_of(  # return (the larger wins) | environment (compares episodes)
+        "return", "environment"
+    )
+    beta: float | None = at_least(  # P(win) = sigmoid(beta * return difference) (null: no noise)
+        0, None
+    )
     reward_scale: float = positive(1.0)  # factor of the self-play reward
     model: General = added(group(General))  # preference model that answers for the teacher
 

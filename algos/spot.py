@@ -64,10 +64,10 @@ class Config(MLPSettings, FineTuning):
 
     weight: float = at_least(0, 1.0)  # lambda, weight of the density in the actor's loss
     normalize_q: bool = True  # divides Q by its mean absolute value in the actor's loss
-    density: str = one_of("elbo", "iwae")  # log-density bound: elbo | iwae: importance-weighted
-    samples: int = positive(1)  # latent samples per density estimate
+    density: str = one_of("elbo", "iwae")  # log density by elbo | iwae (importance-weighted bound)
+    samples: int = positive(1)  # number of latent samples per density estimate
     kl_weight: float = positive(0.5)  # beta, weight of the KL divergence in the auto-encoder's loss
-    vae_steps: int = positive(100_000)  # first updates, which fit the auto-encoder
+    vae_steps: int = positive(100_000)  # number of first updates, of the auto-encoder alone
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, at each actor update
     policy_noise: float = at_least(0, 0.2)  # standard deviation of the noise on the target action
@@ -82,11 +82,11 @@ class Config(MLPSettings, FineTuning):
     hidden_width: int = positive(256)
     vae_width: int = positive(750)  # width of the auto-encoder's hidden layers
     dropout: float = within(0.1, "[0, 1)")  # dropout rate in the actor and its target
-    actor_init: float | None = positive(None)  # bound on initial output weights (null: torch's)
-    critic_init: float | None = positive(None)  # bound on initial output weights (null: torch's)
+    actor_init: float | None = positive(None)  # bound on first output weights (null: as in torch)
+    critic_init: float | None = positive(None)  # bound on first output weights (null: as in torch)
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, normalize_states=True)
 
-    exploration: float = at_least(0, 0.1)  # std of the noise on actions while fine-tuning
+    exploration: float = at_least(0, 0.1)  # standard deviation of noise on actions in fine-tuning
     online_discount: float | None = within(None, "[0, 1]")  # discount in fine-tuning (null: same)
     min_weight_share: float = within(0.2, "[0, 1]")  # share of weight left when fine-tuning ends
     restart_optimizers: bool = False  # resets the optimisers when fine-tuning begins (CORL)
@@ -118,16 +118,16 @@ class Config(MLPSettings, FineTuning):
 class Draws(NamedTuple):
     """Random numbers of one critic update. Those of the actor are used with the last of a call."""
 
-    next_actions: Tensor  # (S, B, A), normal: smooths the target's action
-    latents: Tensor  # (S, K, B, 2A), normal: K samples of the density
-    target_keys: Tensor | None = None  # (S, layers), for dropout in the target actor,
-    keys: Tensor | None = None  # and in the actor
+    next_actions: Tensor  # (S, B, A), normal, to smooth the target's action
+    latents: Tensor  # (S, K, B, 2A), normal, for K samples of the density
+    target_keys: Tensor | None = None  # (S, layers), for dropout in the target actor
+    keys: Tensor | None = None  # (S, layers), for dropout in the actor
 
 
 class Online(NamedTuple):
     """What fine-tuning changes, each `()`."""
 
-    share: Tensor  # what is left of weight
+    share: Tensor  # the share of weight that is left
     discount: Tensor
 
 

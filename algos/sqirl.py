@@ -49,10 +49,10 @@ class Config(MLPSettings):
     name: str = "sqirl"
     label: str = "SQIRL"
 
-    lookahead: int = positive(1)  # k, steps of lookahead, each with a head of the network
+    lookahead: int = positive(1)  # k, number of lookahead steps, each with a head of the network
     discount: float = within(1.0, "[0, 1]")
     episodes: int = positive(20)  # m, episodes per iteration
-    max_steps: int = positive(100)  # T, most steps of an episode (longer ones are truncated)
+    max_steps: int = positive(100)  # T, largest number of steps in an episode (longer: truncated)
     updates: int = positive(200)  # gradient updates per iteration
 
     lr: float = positive(1e-3)
@@ -122,9 +122,9 @@ class Rows(NamedTuple):
     observations: Tensor  # (S, N, O)
     actions: Tensor  # (S, N)
     rewards: Tensor  # (S, N)
-    returns: Tensor  # (S, N): discounted, from here on
+    returns: Tensor  # (S, N), discounted, from this step on
     following: Tensor  # (S, N, O)
-    going: Tensor  # (S, N): 0 where the episode ends with this step
+    going: Tensor  # (S, N), 0 if the episode ends with this step
     alive: Tensor  # (S, N)
 
     @classmethod

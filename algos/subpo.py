@@ -44,12 +44,12 @@ class Config(MLPSettings):
     name: str = "subpo"
     label: str = "SubPO"
 
-    weights: str = one_of(  # a step's weight: gains (from this step on) | prefix (up to it) | whole
+    weights: str = one_of(  # weight of a step, gains (from it on) | prefix (F up to it) | whole
         "gains", "prefix", "whole"
     )
-    baseline: str = one_of("others", "none")  # others: mean of the batch's other episodes | none
+    baseline: str = one_of("others", "none")  # others (mean of the batch's other episodes) | none
     episodes: int = at_least(2, 100)  # episodes per batch
-    max_steps: int = positive(100)  # most steps of an episode (longer ones are truncated)
+    max_steps: int = positive(100)  # largest number of steps in an episode (longer: truncated)
     entropy: float = at_least(0, 0.1)  # weight of the entropy bonus at first (falls as 1 / updates)
 
     lr: float = positive(1e-2)

@@ -58,10 +58,10 @@ class Config(MLPSettings):
     policy_delay: int = positive(2)  # critic updates per policy update
     exploration: float = at_least(0, 0.1)  # standard deviation of the noise on actions in [-1, 1]
 
-    random_steps: int = positive(25_000)  # first steps of each seed: uniform actions, no update
+    random_steps: int = positive(25_000)  # number of first steps, random and without updates
     capacity: int = positive(1_000_000)  # transitions kept per seed
 
-    hindsight: float = added(within(0.0, "[0, 1]"))  # HER: share of goals replaced by later states
+    hindsight: float = added(within(0.0, "[0, 1]"))  # share of goals replaced by later states (HER)
 
     lr: float = positive(3e-4)  # learning rate of policy and critics
     batch_size: int = positive(256)

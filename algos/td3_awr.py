@@ -50,7 +50,7 @@ class Config(MLPSettings):
 
     beta: float = at_least(0, 3.0)  # inverse temperature of imitation weights (0: ReBRAC's actor)
     max_weight: float = positive(100.0)  # largest imitation weight of a row
-    expectile: float = within(0.7, "(0, 1)")  # expectile of V (0.5: mean, near 1: the best action)
+    expectile: float = within(0.7, "(0, 1)")  # V is this expectile of Q (0.5: mean, near 1: max)
     actor_bc_coef: float = at_least(0, 0.001)  # beta_1, weight of imitation in the actor's loss
     critic_bc_coef: float = at_least(0, 0.01)  # beta_2, weight of imitation in the critics' target
     normalize_q: bool = True  # divides Q by its mean absolute value in the actor's loss
@@ -68,7 +68,9 @@ class Config(MLPSettings):
     hidden_width: int = positive(256)
     layer_norm: bool = True  # LayerNorm in the actor
     critic_layer_norm: bool = True  # LayerNorm in critics and V
-    init: str = one_of("lecun", "authors", "glorot")  # lecun: unifloral | authors: ReBRAC | glorot
+    init: str = one_of(  # lecun (unifloral) | authors (ReBRAC) | glorot
+        "lecun", "authors", "glorot"
+    )
     data: preprocessing.Preprocess = group(preprocessing.Preprocess)
 
 

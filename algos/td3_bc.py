@@ -41,7 +41,7 @@ class Config(MLPSettings):
     name: str = "td3_bc"
     label: str = "TD3+BC"
 
-    alpha: float = positive(2.5)  # weight of Q against imitation, eq. 5
+    alpha: float = positive(2.5)  # weight of Q against imitation (eq. 5)
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, at each actor update
     policy_noise: float = at_least(0, 0.2)  # standard deviation of the noise on the target action
@@ -52,7 +52,9 @@ class Config(MLPSettings):
     batch_size: int = positive(256)
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(256)
-    actor_layers: int | None = added(at_least(1, None))  # actor's hidden layers (null: as critics)
+    actor_layers: int | None = added(  # hidden layers of the actor (null: hidden_layers)
+        at_least(1, None)
+    )
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, normalize_states=True)
 
 

@@ -25,7 +25,7 @@ from corerl.training.run import Run
 class Config(td3_bc.Config):
     name: str = "td3_bc_neorl2"
 
-    actor_layers: int | None = at_least(1, 3)  # the actor's hidden layers (null: as the critics)
+    actor_layers: int | None = at_least(1, 3)  # hidden layers of the actor (null: hidden_layers)
 
 
 class NeoRL2TD3BC(td3_bc.TD3BC):

@@ -51,11 +51,11 @@ class Config(Settings):
     name: str = "two_atom"
     label: str = "two atoms"
 
-    objective: str = one_of(  # safe: best low atom | risky: best high atom | mean
+    objective: str = one_of(  # safe (largest low atom) | risky (largest high atom) | mean
         "safe", "risky", "mean"
     )
     tau: float = within(0.25, "(0, 1)")  # probability of the low atom
-    tie: float = positive(1e-9)  # relative difference below which means count as equal
+    tie: float = positive(1e-9)  # mean returns tie if their relative difference is below this
     resolution: float = positive(EXACT)  # exact returns are rounded to multiples of this
 
 
@@ -135,7 +135,7 @@ def describe(atoms: np.ndarray, solution: Solution, mdp: FiniteMDP) -> str:
     tau, exact = solution.tau, tail_means(solution.law, solution.tau)
     return "\n".join(
         [
-            f"{solution.objective} policy among those with the largest mean, {solution.value:.10g}",
+            f"{solution.objective} policy among those with the largest mean return, {solution.value:.10g}",
             f"two atoms at tau {tau:g}: low {atoms[0]:.10g}, high {atoms[1]:.10g}",
             f"exact distribution: low {exact[0]:.10g} (static CVaR), high {exact[1]:.10g}",
             describe_policy(solution, mdp),

@@ -79,18 +79,18 @@ class Config(MLPSettings, FineTuning):
     online_max_backup: bool = False  # fine-tuning targets take the best of `samples` next actions
 
     weight: float = at_least(0, 5.0)  # weight of the conservative penalty in pre-training
-    samples: int = positive(10)  # sampled actions from each of the penalty's three proposals
-    importance_sampling: bool = True  # the penalty weighs sampled actions by their densities
-    calibrate: bool = True  # lower-bounds penalised values by returns (false: CQL)
+    samples: int = positive(10)  # actions per proposal (uniform, policy at s and policy at s')
+    importance_sampling: bool = True  # weights sampled actions by 1 / density (false: equally)
+    calibrate: bool = True  # pushes the policy's Q no lower than the data's returns (false: CQL)
     failure_reward: float | None = None  # episodes of only this reward count as endless (null: off)
-    lagrange: bool = False  # learns the penalty's weight so that its gap meets threshold
-    threshold: float = 0.8  # target of the penalty's gap with lagrange=true
+    lagrange: bool = False  # adapts the penalty's weight until the gap of Q is threshold
+    threshold: float = 0.8  # wanted gap between sampled Q and the data's Q (lagrange=true)
     max_backup: bool = True  # pre-training targets take the best of `samples` next actions
 
     discount: float = within(0.99, "[0, 1]")
     polyak: float = within(0.005, "[0, 1]")  # share of new weights in targets, every critic update
-    critics: int = positive(10)  # critics in the ensemble
-    critic_subsample: int | None = positive(2)  # random critics in a backup or penalty (null: all)
+    critics: int = positive(10)  # number of critics
+    critic_subsample: int | None = positive(2)  # critics drawn for a backup or penalty (null: all)
     shared_output: bool = True  # all critics share one output layer
     layer_norm: bool = True  # LayerNorm before the activations of policy and critics
 
@@ -101,12 +101,12 @@ class Config(MLPSettings, FineTuning):
     critic_layers: int = positive(2)
     hidden_width: int = positive(256)
     last_hidden_gain: float = at_least(0, 1e-2)  # gain of the last hidden layer's initial weights
-    policy_std: str = one_of("state", "vector")  # state: a network output | vector: one for all
+    policy_std: str = one_of("state", "vector")  # state (a network's output) | vector (one for all)
     std_min: float = positive(1e-5)  # smallest standard deviation of the policy
     std_max: float = positive(10.0)  # largest standard deviation of the policy
     data: preprocessing.Preprocess = group(preprocessing.Preprocess, clip_actions=1 - 1e-5)
 
-    phase: str = "both"  # both | offline: pre-training only | online: checkpoint or from scratch
+    phase: str = "both"  # both | offline (pre-training only) | online (checkpoint or from scratch)
     online: Online = group(
         Online, pretrain_steps=250_000, warmup_steps=5_000, offline_ratio=0.0, capacity=2_000_000
     )
@@ -156,7 +156,7 @@ class Draws(NamedTuple):
     backups: Tensor  # (S, U, K, B, A), for K samples of the policy at next states
     actions: Tensor  # (S, U * B, A)
     next_actions: Tensor  # (S, U * B, A)
-    subsets: Tensor  # (S, U, critics), uniform: which critics make a backup
+    subsets: Tensor  # (S, U, critics), uniform, for the critics that make the backup
 
 
 class WSRL(PolicyActing):

@@ -60,5 +60,5 @@ def package():
         import metaworld.env_dict
         import metaworld.policies  # noqa: F401
     except ImportError as error:
-        raise CorerlError(f"MetaWorld's tasks need its package ({error}): {INSTALL}") from error
+        raise CorerlError(f"MetaWorld's tasks need its package ({error}). Run {INSTALL}") from error
     return metaworld

@@ -35,7 +35,7 @@ class Gains(NamedTuple):
     """One value per episode. Torques in N m, noise in units of the [-1, 1] action."""
 
     swing: np.ndarray  # energy gain k
-    catch: np.ndarray  # |theta| below which the PD law takes over, radians
+    catch: np.ndarray  # |theta| in radians below which the PD law takes over
     stiffness: np.ndarray
     damping: np.ndarray
     noise: np.ndarray

@@ -36,10 +36,10 @@ class Hazard:
     """When a step is risky, how often that is penalised, and by how much."""
 
     environment: str
-    limit: float  # m/s of HalfCheetah, rad of the others, both ways
+    limit: float  # m/s for HalfCheetah, rad for the others, on both sides of 0
     probability: float
     penalty: float
-    steps: int  # of an episode
+    steps: int  # number of steps in an episode
 
     @property
     def of_speed(self) -> bool:

@@ -41,25 +41,33 @@ class Queries(Settings):
 
     teacher: str = one_of("script", "person")  # script (by true rewards) | person (you, on a page)
     budget: int = positive(1_400)  # questions per seed in total
-    at_once: int = positive(128)  # questions per session
+    at_once: int = positive(128)  # questions per session (schedule can lower or raise it)
     every: int = positive(5_000)  # environment steps between sessions of questions
-    schedule: str = one_of(  # questions per session: constant | falling | rising
+    schedule: str = one_of(  # constant | falling | rising number of questions per session
         "constant", "falling", "rising"
     )
-    chooser: str = one_of(  # which pairs to ask: uniform | most disagreement | most entropy
+    chooser: str = one_of(  # chooses pairs by uniform draws | most disagreement | most entropy
         "uniform", "disagreement", "entropy"
     )
-    candidates: int = positive(10)  # pairs considered for each question
-    length: int = positive(50)  # steps of each compared segment
-    memory: int = positive(100_000)  # latest steps of each seed from which segments are drawn
-    epochs: int = positive(200)  # most epochs of reward training after a session of questions
-    stop_accuracy: float = within(0.97, "(0, 1]")  # accuracy above which reward training stops
+    candidates: int = positive(10)  # number of pairs from which a question is chosen
+    length: int = positive(50)  # number of steps in each compared segment
+    memory: int = positive(100_000)  # segments are drawn from this many latest steps of each seed
+    epochs: int = positive(200)  # largest number of epochs of reward training after a session
+    stop_accuracy: float = within(0.97, "(0, 1]")  # reward training stops above this accuracy
     # The script's faults, as of `Preferences`.
-    beta: float | None = at_least(0, None)  # noise: sigmoid(beta * return difference) (null: none)
-    gamma: float = within(1.0, "(0, 1]")  # myopia: reward t of L in a segment counts gamma^(L-1-t)
+    beta: float | None = at_least(  # P(win) = sigmoid(beta * return difference) (null: no noise)
+        0, None
+    )
+    gamma: float = within(  # a myopic teacher weighs reward t of an L-step segment by gamma^(L-1-t)
+        1.0, "(0, 1]"
+    )
     epsilon: float = within(0.0, "[0, 1]")  # probability that a preference is reversed
-    skip: float = at_least(0, 0.0)  # skips pairs returning less than this share of a usual segment
-    equal: float = at_least(0, 0.0)  # ties: returns closer than this share of a usual segment's
+    skip: float = at_least(  # a pair needs a return above this share of a usual segment's return
+        0, 0.0
+    )
+    equal: float = at_least(  # returns tie if closer than this share of a usual segment's return
+        0, 0.0
+    )
 
     def count(self, step: int, steps: int, asked: int) -> int:
         """Returns how many questions a session at this step has."""
@@ -275,7 +283,7 @@ def answered(cfg: Queries, questions: Questions, trail: Trail, seeds: Sequence[i
         require(
             unit > 0 or not (cfg.skip or cfg.equal),
             "algo.queries.skip and .equal are shares of the mean episode return, but the latest "
-            f"episodes of seed {seed} do not return more than 0 on average. Set both settings to 0",
+            f"episodes of seed {seed} have a mean return of 0 or less. Set both settings to 0",
         )
         labels.append(judged(questions.rewards[i].astype(np.float64), cfg, unit, rng))
     return np.array(labels)

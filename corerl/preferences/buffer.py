@@ -19,8 +19,8 @@ class Pairs(NamedTuple):
 
     observations: Tensor  # (S, B, K, L, O)
     actions: Tensor  # (S, B, K, L, A)
-    labels: Tensor  # (S, B): the probability that the second of two segments is preferred
-    importance: Tensor | None = None  # (S, B, K, L) of each step, with Hindsight PRIOR
+    labels: Tensor  # (S, B), the probability that the second of two segments is preferred
+    importance: Tensor | None = None  # (S, B, K, L), of each step, with Hindsight PRIOR
 
 
 def transitions(pairs: Pairs) -> Batch:
@@ -68,7 +68,7 @@ class PairBuffer(PackedRows):
         require(
             crop is None or 0 < crop <= comparisons.length,
             f"algo.crop={crop} must be from 1 to {comparisons.length}, the steps of a segment. "
-            "algo.crop=null takes whole segments",
+            "Set algo.crop=null to use whole segments",
         )
         used = np.unique(comparisons.starts[..., None] + np.arange(comparisons.length))
         super().__init__([comparisons.observations, comparisons.actions], device, only=used)

@@ -60,12 +60,12 @@ class Comparisons:
                 )
         if self.labels.ndim != 1:
             raise CorerlError(
-                f"labels have shape {self.labels.shape}, but must be (P,), one number per pair."
+                f"labels have shape {self.labels.shape}, but must have shape (P,), one number per pair."
             )
         if self.starts.ndim != 2 or len(self.starts) != len(self.labels) or self.size < 2:
             raise CorerlError(
-                f"starts have shape {self.starts.shape}, but must be ({len(self.labels)}, 2): one row for "
-                "each label, and two segments in each row (K for rankings of K)."
+                f"starts have shape {self.starts.shape}, but must have shape ({len(self.labels)}, 2), "
+                "with one row per label and two segments per row (K segments for rankings of K)."
             )
         if not len(self.labels):
             raise CorerlError("there is no comparison to learn from. Give at least one.")
@@ -88,8 +88,8 @@ class Comparisons:
             and (self.labellers < len(self.names)).all()
         ):
             raise CorerlError(
-                f"labellers have shape {self.labellers.shape}, but must be ({len(self.labels)},): "
-                f"indices into the {len(self.names)} names of labellers."
+                f"labellers have shape {self.labellers.shape}, but must have shape ({len(self.labels)},) "
+                f"and hold indices into the {len(self.names)} names of labellers."
             )
         bad = np.flatnonzero(~np.isin(self.labels, LABELS))
         if bad.size:
@@ -102,8 +102,8 @@ class Comparisons:
         last = self.starts + self.length
         for p, which in np.argwhere((self.starts < 0) | (last > len(self.observations)))[:1]:
             raise CorerlError(
-                f"comparison {p}: segment {which + 1} is rows {self.starts[p, which]} to "
-                f"{last[p, which]}, but the data has only {len(self.observations)}. Get the "
+                f"comparison {p}: segment {which + 1} starts at row {self.starts[p, which]} and ends before "
+                f"row {last[p, which]}, but the data has only {len(self.observations)} rows. Get the "
                 "version of the data that was labelled."
             )
         # The episode of a row is the number of ends at or before it.
@@ -112,8 +112,8 @@ class Comparisons:
             :1
         ]:
             raise CorerlError(
-                f"comparison {p}: segment {which + 1}, rows {self.starts[p, which]} to "
-                f"{last[p, which]}, crosses the end of an episode. Drop it."
+                f"comparison {p}: segment {which + 1} starts at row {self.starts[p, which]}, ends before row "
+                f"{last[p, which]} and crosses the end of an episode. Drop this comparison."
             )
 
     def _check_values(self) -> None:
@@ -171,7 +171,7 @@ class Comparisons:
         if observations.shape[:3] != actions.shape[:3] or observations.shape[1] != 2:
             raise CorerlError(
                 f"segments have observations of shape {observations.shape} and actions of shape "
-                f"{actions.shape}, but both must be (P, 2, L, ...)."
+                f"{actions.shape}, but both shapes must be (P, 2, L, ...) with the same P and L."
             )
         pairs, _, length = observations.shape[:3]
         following = np.concatenate([observations[:, :, 1:], observations[:, :, -1:]], axis=2)
@@ -221,8 +221,8 @@ class Comparisons:
             return self
         if not 0 < pairs <= len(self):
             raise CorerlError(
-                f"{self.id} has only {len(self)} comparisons ({self.source}). Lower the number of pairs "
-                f"from {pairs}."
+                f"{self.id} has only {len(self)} comparisons ({self.source}). Ask for fewer pairs than "
+                f"{pairs}."
             )
         return self.of(np.arange(pairs))
 
@@ -279,7 +279,8 @@ def one_length(value: Any) -> int:
     length = integers("length", value)
     if length.ndim:
         raise CorerlError(
-            f"length must be one integer, the steps of every segment, but has shape {length.shape}."
+            "length must be one integer, the number of steps in every segment, but it has shape "
+            f"{length.shape}."
         )
     return int(length)
 

@@ -38,8 +38,8 @@ class General(Settings):
     prefix: ClassVar[str] = "algo.model."
 
     dimension: int = at_least(0, 0)  # size of an episode's vector (0: no model, 1: Bradley-Terry)
-    temperature: float = positive(1.0)  # divisor of scores (authors: 0.1 for dimensions above 2)
-    normalize: bool = False  # scales episode vectors to norm 1 (paper)
+    temperature: float = positive(1.0)  # divides scores (authors: 0.1 if dimension is above 2)
+    normalize: bool = False  # scales the vectors of episodes to norm 1, as the paper does
     budget: int = positive(1_000)  # questions to the teacher per seed
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(64)
@@ -55,8 +55,8 @@ class General(Settings):
         )
         require(
             self.dimension != 1 or not self.normalize,
-            f"{self.prefix}normalize=true keeps only the sign of a vector with {self.prefix}dimension=1. "
-            "Leave one of the two out",
+            f"{self.prefix}normalize=true would keep only the sign of a vector with "
+            f"{self.prefix}dimension=1. Leave out one of the two settings",
         )
 
 

@@ -123,7 +123,7 @@ def held_out(ranked, labellers, groups: int, rng: np.random.Generator, **options
     late = place >= np.ceil(0.8 * counts)[labellers]
     require(
         late.any(),
-        "Held-out answers need a labeller with at least five answers. Answer more questions",
+        "No labeller has the five answers that are needed to hold one out. Answer more questions",
     )
     found = mixture(ranked[~late], labellers[~late], groups, rng, **options)
     known = _posterior(found.theta, found.weights, ranked[~late], labellers[~late])[0]

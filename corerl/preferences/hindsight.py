@@ -44,7 +44,7 @@ class World(transformer.TransformerSettings):
 
     prefix: ClassVar[str] = "algo.world."
 
-    steps: int = positive(10_000)  # updates of the world model: at first, or in each session
+    steps: int = positive(10_000)  # updates of the world model at first (offline) or per session
     layers: int = positive(3)
     heads: int = positive(1)
     width: int = positive(256)

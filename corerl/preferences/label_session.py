@@ -80,7 +80,7 @@ class Session:
         path, known = self.path, parts["pairs"]
         if not is_of(str(parts["sha256"]), self.dataset):
             raise CorerlError(
-                f"{path} has labels of other data than {self.dataset.id} on this machine. "
+                f"{path} has labels of data that differs from {self.dataset.id} on this machine. "
                 "Choose another --out."
             )
         require(
@@ -91,13 +91,13 @@ class Session:
         shared = min(len(known), len(self.pairs))
         require(
             known.shape[1] == self.size,
-            f"{path} has questions about {known.shape[1]} segments. Give --ranked "
+            f"{path} has questions about {known.shape[1]} segments each. Give --ranked "
             f"{known.shape[1]}, or choose another --out",
         )
         require(
             len(known) <= len(self.pairs) and (known == self.pairs[:shared]).all(),
-            f"{path} has {len(known)} other pairs. Give the --seed that it was started with and at "
-            "least as many --pairs, or choose another --out",
+            f"{path} has {len(known)} pairs that differ from those of this command. Give the --seed of the "
+            "first command and at least as many --pairs, or choose another --out",
         )
         self.answers[:shared], self.seconds[:shared] = parts["answers"], parts["seconds"]
         self.ranks[:shared] = parts.get("ranks", -1)
@@ -219,7 +219,7 @@ def read(path: Path) -> dict[str, np.ndarray]:
         ]
         if missing:
             raise CorerlError(
-                f"it has no {', '.join(missing)}, so corerl label did not write it. Choose another file."
+                f"it has no {', '.join(missing)}, so `corerl label` did not write it. Choose another file."
             )
         return {name: file[name] for name in file.files}
 
@@ -237,14 +237,14 @@ def agreement(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> dict[
     lengths = [int(file["length"]) for file in (one, other)]
     require(
         lengths[0] == lengths[1],
-        f"one file has segments of {lengths[0]} steps, the other of {lengths[1]}. Compare files with the "
-        "same --length",
+        f"the two files have segments of {lengths[0]} and {lengths[1]} steps. Compare files with the same "
+        "--length",
     )
     first = dict(pairs_of_file(one))
     shared = [(first[pair], label) for pair, label in pairs_of_file(other) if pair in first]
     require(
         bool(shared),
-        "the two files have no answered pair in common. Answer more pairs of the same --seed",
+        "the two files have no answered pair in common. Answer more pairs with the same --seed",
     )
     return _agreement(np.array(shared))
 
@@ -261,7 +261,10 @@ def pairs_of_file(file: dict[str, np.ndarray]) -> Iterator[tuple[tuple[int, int]
 
 def with_teacher(file: dict[str, np.ndarray], dataset: Dataset) -> dict[str, float]:
     """Measures `agreement` with the oracle of the true rewards, which ties only equal sums."""
-    require(len(file["labels"]) > 0, "the file has no answer yet. Answer some with corerl label")
+    require(
+        len(file["labels"]) > 0,
+        "the file has no answers yet. Answer some questions with `corerl label`",
+    )
     pairs, given = zip(*pairs_of_file(file), strict=True)
     rows = np.array(pairs)[..., None] + np.arange(int(file["length"]))
     sums = dataset.rewards.astype(np.float64)[rows].sum(-1)

@@ -20,8 +20,8 @@ def check(ranked: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray, n
     ranked = np.asarray(ranked, np.float64)
     require(
         ranked.ndim == 3 and 0 not in ranked.shape,
-        f"rankings have shape {ranked.shape}, but must be (N, K, d): N rankings of K segments with d "
-        "features",
+        f"rankings have shape {ranked.shape}, but must have shape (N, K, d), for N rankings of K segments "
+        "with d features",
     )
     require(
         ranked.shape[1] > 1,
@@ -32,7 +32,7 @@ def check(ranked: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray, n
     fits = weights.shape == (len(ranked),)
     require(
         fits,
-        f"weights have shape {weights.shape}, but must be ({len(ranked)},), one number per ranking",
+        f"weights have shape {weights.shape}, but must have shape ({len(ranked)},), one per ranking",
     )
     require(
         np.isfinite(weights).all() and (weights > 0).all(), "weights must be finite and above 0"

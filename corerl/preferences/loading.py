@@ -29,7 +29,7 @@ def check_crop(crop: int | None, compared: Preferences, least: int = 1) -> None:
     require(compared.length >= least, f"{length} must be at least {least}")
     require(
         crop is None or crop <= compared.length,
-        f"algo.crop={crop} does not fit into {length}. Set algo.crop=null to use whole segments",
+        f"algo.crop={crop} must not exceed {length}. Set algo.crop=null to use whole segments",
     )
 
 
@@ -66,7 +66,8 @@ def comparisons(
     if circular := found.in_circles():
         print(
             f"corerl: {circular:,} answers of {found.source} contradict each other (a over b, b over c, "
-            "c over a). No reward fits all of these answers. Ask again, or leave them out",
+            "c over a). No reward fits all of these answers. Ask these questions again, or leave the answers "
+            "out",
             file=sys.stderr,
         )
     if not rankings or compared.split:

@@ -90,7 +90,7 @@ class _Stack:
                 self.values.append(argument)
             else:
                 self._do(opcode.name, argument)
-        raise EOFError("it has no end")
+        raise EOFError("it is cut off")
 
     def _do(self, name: str, argument: Any) -> None:
         values = self.values
@@ -135,7 +135,7 @@ class _Stack:
 
     def _take(self, count: int) -> list[Any]:
         """Removes and returns the topmost values."""
-        _only(0 <= count <= len(self.values), "it takes a value that it has not stored")
+        _only(0 <= count <= len(self.values), "it uses a value that it has not stored")
         at = len(self.values) - count
         taken, self.values[at:] = self.values[at:], []
         return taken
@@ -196,7 +196,7 @@ def _made(content: Any, dtype: Any, shape: Any, order: Any) -> np.ndarray:
     _only(dims and bytes_given, "its array does not consist of bytes, a dtype and a shape")
     kind = np.dtype(dtype.order + dtype.code)
     agree = len(content) == math.prod(shape) * kind.itemsize and order in ("C", "F")
-    _only(agree, f"its array has {len(content)} bytes for shape {shape} of {kind}")
+    _only(agree, f"its array has {len(content)} bytes, which do not fit shape {shape} of {kind}")
     return np.frombuffer(content, kind).reshape(shape, order=order).copy()
 
 
@@ -234,7 +234,10 @@ def _numbers(found: Any) -> np.ndarray:
     widths = {len(x) if isinstance(x, list | tuple | np.ndarray) else None for x in rows}
     _only(len(widths) <= 1, "its list holds rows of different lengths")
     width = widths.pop() if widths else None
-    _only(len(rows) * (width or 1) <= LARGEST, "its lists hold more numbers than labels can have")
+    _only(
+        len(rows) * (width or 1) <= LARGEST,
+        "its lists hold more numbers than a file of labels can have",
+    )
     flat = rows if width is None else [y for x in rows for y in x]
     numeric = all(type(y) in (int, float) or isinstance(y, np.number) for y in flat)
     array = np.asarray(flat) if numeric else np.empty(0, object)

@@ -82,7 +82,7 @@ def read_rows(source: str, root: Path, environment: str) -> Labelled:
     length = re.search(r"_len_(\d+)_", paths[0].name)
     if length is None or any(length[0] not in path.name for path in paths):
         raise CorerlError(
-            f"{folder}: all its files must name the same segment length, as in _len_200_."
+            f"All files in {folder} must have the same segment length in their names, as in _len_200_."
         )
     labels = (_probabilities if scripted else _codes)(paths[2])
     return _labelled(folder, *paths[:2], labels, int(length[1]))
@@ -100,14 +100,15 @@ def _folder(source: str, root: Path, name: str) -> Path:
     raise CorerlError(
         f"{within} has no folder {name} with the labels of {source}"
         + (f", only {', '.join(folders)}" if folders else "")
-        + f". Get them from github.com/{REPOSITORIES[source]}, and set algo.preferences.path to their folder."
+        + f". Get the labels from github.com/{REPOSITORIES[source]}, and set algo.preferences.path to their "
+        "folder."
     )
 
 
 def _one(folder: Path, pattern: str) -> Path:
     found = sorted(folder.glob(pattern))
     if len(found) != 1:
-        raise CorerlError(f"{folder} has {len(found)} files {pattern}, but must have exactly one.")
+        raise CorerlError(f"{folder} must have exactly one file {pattern}, but has {len(found)}.")
     return found[0]
 
 
@@ -126,7 +127,9 @@ def _probabilities(path: Path) -> np.ndarray:
     """Reads the probabilities of the second segment, from rows (1, 0), (0, 1) and (0.5, 0.5)."""
     pairs = read_array(path)
     if pairs.ndim != 2 or pairs.shape[1] != 2:
-        raise CorerlError(f"{path} has shape {pairs.shape}, but must be (n, 2).")
+        raise CorerlError(
+            f"the array in {path} has shape {pairs.shape}, but must have shape (n, 2)."
+        )
     bad = np.flatnonzero(~np.isin(pairs[:, 1], LABELS) | (pairs.sum(1) != 1))
     if bad.size:
         raise CorerlError(
@@ -140,7 +143,7 @@ def _labelled(folder: Path, first: Path, second: Path, labels: np.ndarray, lengt
     if len(starts[0]) != len(starts[1]) or len(labels) > len(starts[0]) or not len(labels):
         raise CorerlError(
             f"{folder} has {len(starts[0])} first and {len(starts[1])} second segments and "
-            f"{len(labels)} labels, so a file is cut off. Download it again."
+            f"{len(labels)} labels, so one of its files is cut off. Download the files again."
         )
     return Labelled(folder, np.stack(starts, 1)[: len(labels)], labels, length)
 
@@ -159,9 +162,9 @@ def on_rows(dataset: Dataset, found: Labelled, source: str, crossing: str) -> Co
     last = found.starts + found.length - 1
     for p, which in np.argwhere((found.starts < 0) | (last >= len(rows)))[:1]:
         raise CorerlError(
-            f"{found.where}: row {p} starts segment {which + 1} at {found.starts[p, which]}, but "
-            f"its {found.length} steps do not fit the {len(rows)} transitions of {dataset.id}. Get the "
-            "version of the data that was labelled."
+            f"{found.where}: segment {which + 1} of comparison {p} begins at transition "
+            f"{found.starts[p, which]} and has {found.length} steps, but {dataset.id} has only {len(rows)} "
+            "transitions. Get the version of the data that was labelled."
         )
     if crossing == "keep":
         return _as_one_episode(dataset, rows, found, source)
@@ -172,10 +175,10 @@ def on_rows(dataset: Dataset, found: Labelled, source: str, crossing: str) -> Co
     if crossing == "refuse" and bad.any():
         p, which = np.argwhere(crosses)[0]
         raise CorerlError(
-            f"{found.where}: in {bad.sum()} of {len(bad)} comparisons a segment crosses an episode's end. "
-            f"The first is segment {which + 1} of row {p}, rows {starts[p, which]} to {last[p, which]}. "
-            "Set algo.preferences.crossing=drop, or =keep to learn from these too, as the labels' authors "
-            "did."
+            f"{found.where}: in {bad.sum()} of {len(bad)} comparisons, a segment crosses an episode's end. "
+            f"The first is segment {which + 1} of comparison {p}, in rows {starts[p, which]} to "
+            f"{last[p, which]} of the data. Set algo.preferences.crossing=drop to leave such comparisons "
+            "out, or =keep to learn from them, as the labels' authors did."
         )
     return Comparisons.of_dataset(dataset, starts[~bad], found.length, found.labels[~bad], source)
 
@@ -216,7 +219,7 @@ def read_ipl(root: Path, environment: str, id: str) -> Comparisons:
             if parts[name].shape != like.shape or len(like) != len(parts["label"]):
                 raise CorerlError(
                     f"{name} has shape {parts[name].shape}, but must have shape {like.shape}, with "
-                    f"one row for each of the labels {parts['label'].shape}."
+                    f"one row for each of the labels (shape {parts['label'].shape})."
                 )
         observations, actions = (
             np.stack([parts[f"{name}_1"], parts[f"{name}_2"]], 1) for name in ("obs", "action")
@@ -224,7 +227,7 @@ def read_ipl(root: Path, environment: str, id: str) -> Comparisons:
         for p, which, *place in np.argwhere(np.abs(actions) > 1 + ROUNDING)[:1]:
             raise CorerlError(
                 f"action_{which + 1} of comparison {p} holds {actions[p, which, *place]:g}, outside [-1, 1]. "
-                "Scale actions so that -1 and 1 are the environment's bounds."
+                "Scale actions so that -1 and 1 are the bounds of the environment."
             )
         return Comparisons.by_value(id, "ipl", observations, actions.clip(-1, 1), parts["label"])
 
@@ -232,7 +235,9 @@ def read_ipl(root: Path, environment: str, id: str) -> Comparisons:
 def _keys(file, wanted: tuple[str, ...]) -> dict[str, np.ndarray]:
     missing = [name for name in wanted if name not in file]
     if missing:
-        raise CorerlError(f"it must have {', '.join(wanted)}, but has only {', '.join(file)}.")
+        raise CorerlError(
+            f"it must have the arrays {', '.join(wanted)}, but has only {', '.join(file)}."
+        )
     return {name: file[name] for name in wanted}
 
 
@@ -304,7 +309,9 @@ def read_own(path: Path, dataset: Dataset, history: int = 1) -> Comparisons:
                 f"{dataset.id} on this machine. Get the data that was labelled, or make the labels again."
             )
         if not len(np.atleast_1d(parts["labels"])):
-            raise CorerlError("this file has no answers yet. Answer some with corerl label.")
+            raise CorerlError(
+                "the file has no answers yet. Answer some questions with `corerl label`."
+            )
         source, length = str(parts["source"]), one_length(parts["length"])
         judged = parts["labels"], source, file.get("labellers")
         return Comparisons.of_dataset(dataset, parts["starts"], length, *judged)

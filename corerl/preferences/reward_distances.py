@@ -32,9 +32,9 @@ class Distance(NamedTuple):
 
     seed: int
     data: str
-    starc: float  # 0: the same order of all policies, 1: the reverse
-    rank: float  # Spearman's correlation of the rewards themselves
-    linear: float  # Pearson's
+    starc: float  # from 0 (both order all policies alike) to 1 (the reverse)
+    rank: float  # Spearman's correlation of the two rewards, row by row
+    linear: float  # Pearson's correlation of the two rewards, row by row
     rows: int
 
 

@@ -35,24 +35,24 @@ class Markov(Settings):
 
     prefix: ClassVar[str] = "algo.reward."
 
-    steps: int = positive(1_600)  # first updates, which fit the reward (50 epochs of 32 batches)
-    members: int = positive(3)  # reward networks, each with its own draw of comparisons
-    ensemble: str = added(  # how members are combined: mean | worst: the lowest | uncertainty
+    steps: int = positive(1_600)  # number of first updates, which fit the reward
+    members: int = positive(3)  # number of reward networks, each with batches of its own
+    ensemble: str = added(  # members' mean | worst (lowest) | uncertainty (mean - penalty * var)
         one_of("mean", "worst", "uncertainty")
     )
-    penalty: float = added(at_least(0, 0.5))  # ensemble=uncertainty: weight of the variance
+    penalty: float = added(at_least(0, 0.5))  # weight of the variance with ensemble=uncertainty
     hidden_layers: int = at_least(0, 3)
     hidden_width: int = positive(256)
-    activation: str = one_of("leaky_relu", "relu")  # hidden activations: leaky_relu | relu
-    init: str = one_of("torch", "orthogonal")  # initial weights: torch | orthogonal with gain 1
+    activation: str = one_of("leaky_relu", "relu")  # leaky_relu | relu in the hidden layers
+    init: str = one_of("torch", "orthogonal")  # initial weights by torch | orthogonal with gain 1
     bounded: bool = True  # rewards pass through tanh
     sigmoid: bool = added(False)  # rewards pass through a sigmoid
-    prior: float = added(at_least(0, 0.0))  # weight of Hindsight PRIOR's loss (0: none)
-    score: str = one_of("sum", "mean")  # score of a segment: sum | mean of its rewards
+    prior: float = added(at_least(0, 0.0))  # weight of Hindsight PRIOR's loss (0: no such loss)
+    score: str = one_of("sum", "mean")  # the score of a segment is the sum | mean of its rewards
     lr: float = positive(3e-4)
-    batch_size: int = positive(64)  # comparisons per batch and member
-    stop_accuracy: float | None = within(0.968, "(0, 1]")  # accuracy that ends the fit (null: none)
-    seed: int | None = at_least(0, None)  # seed whose reward all seeds use (null: each its own)
+    batch_size: int = positive(64)  # comparisons per batch of each member
+    stop_accuracy: float | None = within(0.968, "(0, 1]")  # accuracy at which to stop (null: never)
+    seed: int | None = at_least(0, None)  # all seeds use this seed's reward (null: each its own)
 
     def __post_init__(self):
         super().__post_init__()

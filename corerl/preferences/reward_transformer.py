@@ -18,16 +18,14 @@ from corerl.nn import embeddings, networks, transformer
 class Fitting(transformer.TransformerSettings):
     """The network's size and how it is fitted to comparisons."""
 
-    steps: int = positive(  # first updates, which fit the reward (10,000 epochs of 2 batches)
-        20_000
-    )
+    steps: int = positive(20_000)  # number of first updates, which fit the reward
 
     layers: int = positive(1)
     heads: int = positive(4)
     width: int = positive(256)
     dropout: float = within(0.1, "[0, 1)")  # dropout of embeddings, attention and block outputs
 
-    lr: float = positive(1e-3)  # learning rate after the warm-up (it starts and ends at a tenth)
+    lr: float = positive(1e-3)  # learning rate after the warm-up (a tenth of it at start and end)
     warmup: float = within(0.1, "[0, 1)")  # share of the steps in which the learning rate rises
     weight_decay: float = at_least(0, 1e-4)  # weight decay of all parameters
     batch_size: int = positive(256)  # comparisons per batch

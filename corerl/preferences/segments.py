@@ -17,8 +17,8 @@ class Segments(NamedTuple):
 
     observations: Tensor  # (S, B, L, O)
     actions: Tensor  # (S, B, L, A)
-    valid: Tensor  # (S, B, L): 0.0 in padding
-    scores: Tensor  # (S, B): the larger, the more preferred
+    valid: Tensor  # (S, B, L), 0.0 in padding
+    scores: Tensor  # (S, B), larger for the segments that are preferred
 
 
 class SegmentBuffer(PackedRows):

@@ -30,8 +30,9 @@ TEACHERS = {
 """B-Pref's six (Lee et al. 2021, table 1), and two that judge by regret (`teachers`), as `Preferences`."""
 
 HELP = """\
-Choose how the teacher judges. The first six are B-Pref's teachers and go by the return. Regret is return +
-V(end) - V(start). Advantage is the sum of r + 0.99 V(s') - V(s). Fitting V to the data takes a minute"""
+How the teacher judges. The first six are B-Pref's teachers, which judge by the return. With regret, it judges
+by return + V(end) - V(start). With advantage, it judges by the sum of r + 0.99 V(s') - V(s). Both first
+fit V, which takes a minute"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,23 +40,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     plain = Preferences()
     parser.add_argument("task", help="a task, such as corerl/pendulum or file/PATH")
     parser.add_argument(
-        "--source", default=plain.source, help=f"who labels: {', '.join(sources.SOURCES)}"
+        "--source", default=plain.source, help=f"source of the labels: {', '.join(sources.SOURCES)}"
     )
-    parser.add_argument("--path", help="file or folder of labels, for sources other than teacher")
+    parser.add_argument("--path", help="file or folder of labels (not for --source teacher)")
     parser.add_argument(
         "--crossing",
         default=plain.crossing,
-        help=f"segments across an episode's end: {', '.join(readers.CROSSINGS)}",
+        help=f"what to do with segments across an episode's end: {', '.join(readers.CROSSINGS)}",
     )
-    parser.add_argument("--pairs", type=int, help="use only the first comparisons, this many")
     parser.add_argument(
-        "--ranked", type=int, default=plain.ranked, help="segments that a teacher ranks at a time"
+        "--pairs", type=int, help="use only this many comparisons, from the first on"
+    )
+    parser.add_argument(
+        "--ranked",
+        type=int,
+        default=plain.ranked,
+        help="number of segments that a teacher ranks at a time",
     )
     parser.add_argument(
         "--length",
         type=int,
         default=plain.length,
-        help="steps of each segment that a teacher compares",
+        help="number of steps in each segment that a teacher compares",
     )
     parser.add_argument("--seed", type=int, default=plain.seed, help="seed of a teacher's pairs")
     parser.add_argument("--teacher", choices=TEACHERS, default="oracle", help=HELP)
@@ -63,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--discount",
         type=float,
         default=plain.discount,
-        help="discount of a segment's rewards (IPL: 0.99)",
+        help="discount of the rewards within a segment, by which a teacher judges (IPL: 0.99)",
     )
     parser.add_argument(
         "--out",
@@ -84,8 +90,8 @@ def show(console: Console, args: argparse.Namespace, task: Task) -> None:
     by_rows = cfg.source != "ipl" and cfg.crossing != "keep"
     require(
         args.out is None or by_rows,
-        f"--out stores segments as rows of the dataset, but segments of {cfg.source} with "
-        f"crossing={cfg.crossing} are not rows of it. Leave --out out",
+        f"--out stores segments as rows of the dataset, but with --source {cfg.source} and --crossing "
+        f"{cfg.crossing}, segments are not such rows. Leave --out out",
     )
     require(
         args.out is None or not args.out.exists(),
@@ -129,8 +135,8 @@ def facts(compared: Comparisons) -> dict[str, str]:
     out["segments' returns"] = f"min {low:.4g}, median {middle:.4g}, max {high:.4g}"
     (first, second), (one, other) = compared.starts[0], returns[0]
     out["example"] = (
-        f"segment from row {first} returns {one:.4g}, from row {second} {other:.4g}: label "
-        f"{labels[0]:g}"
+        f"the segment from row {first} returns {one:.4g}, the one from row {second} returns {other:.4g}, and "
+        f"the label is {labels[0]:g}"
     )
     return out
 
@@ -160,7 +166,7 @@ def _ranking_facts(compared: Comparisons) -> dict[str, str]:
         out["right"] = _right(pairs.labels, of_pairs)
     shown = ", ".join(f"{r:.4g}" for r in returns[0])
     out["example"] = (
-        f"segments from rows {', '.join(map(str, compared.starts[0]))} return {shown}, best first"
+        f"segments from rows {', '.join(map(str, compared.starts[0]))} (best first) return {shown}"
     )
     return out
 
@@ -169,7 +175,7 @@ def _right(labels: np.ndarray, returns: np.ndarray) -> str:
     """Says how often the preferred segment has the larger return, over pairs without any tie."""
     decided = (labels != 0.5) & (returns[:, 0] != returns[:, 1])
     if not decided.any():
-        return "every answer or return is a tie"
+        return "every pair has a tie, in its answer or its returns"
     right = (labels == 1)[decided] == (returns[:, 1] > returns[:, 0])[decided]
     return (
         f"{100 * right.mean():.1f} % of {decided.sum():,} answers prefer the larger undiscounted "

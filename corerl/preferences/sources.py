@@ -40,21 +40,31 @@ class Preferences(Settings):
     path: str | None = None  # file or folder of labels (null: <data folder>/preferences/<source>)
     sha256: str | None = added(None)  # checksum of the file at path, computed for the run's name
     pairs: int | None = positive(None)  # number of pairs (null: all of a file, 2,000 of a teacher)
-    ranked: int = added(within(2, "[2, 20]"))  # segments that a teacher ranks at a time
+    ranked: int = added(within(2, "[2, 20]"))  # number of segments that a teacher ranks at a time
     split: bool = added(False)  # splits rankings into pairs (for algorithms that take rankings)
-    crossing: str = "refuse"  # segments in a file across an episode's end: refuse | drop | keep
-    length: int = positive(64)  # steps of a teacher's segments (files have their own)
+    crossing: str = "refuse"  # refuse | drop | keep segments in a file that cross an episode's end
+    length: int = positive(64)  # steps in each segment of a teacher (files have their own)
     seed: int = at_least(0, 0)  # seed of a teacher's pairs, the same for all seeds of a run
     # What a teacher compares; the latter two ask for V, fitted whenever labels are made
-    judge: str = added(one_of("return", "regret", "advantage"))  # return | regret | advantage
+    judge: str = added(  # a teacher judges segments by return | regret | advantage
+        one_of("return", "regret", "advantage")
+    )
     values: Values = added(group(Values))
     # A teacher's faults (B-Pref); without them it is an oracle.
-    beta: float | None = at_least(0, None)  # noise: sigmoid(beta * return difference) (null: none)
-    gamma: float = within(1.0, "(0, 1]")  # myopia: reward t of L in a segment counts gamma^(L-1-t)
+    beta: float | None = at_least(  # P(win) = sigmoid(beta * return difference) (null: no noise)
+        0, None
+    )
+    gamma: float = within(  # a myopic teacher weighs reward t of an L-step segment by gamma^(L-1-t)
+        1.0, "(0, 1]"
+    )
     epsilon: float = within(0.0, "[0, 1]")  # probability that a preference is reversed
-    skip: float = at_least(0, 0.0)  # skips pairs returning less than this share of a usual segment
-    equal: float = at_least(0, 0.0)  # ties: returns closer than this share of a usual segment's
-    discount: float = within(1.0, "(0, 1]")  # reward t of a segment counts discount^t
+    skip: float = at_least(  # a pair needs a return above this share of a usual segment's return
+        0, 0.0
+    )
+    equal: float = at_least(  # returns tie if closer than this share of a usual segment's return
+        0, 0.0
+    )
+    discount: float = within(1.0, "(0, 1]")  # multiplies the weight of reward t by discount^t
 
     def __post_init__(self):
         super().__post_init__()
@@ -72,7 +82,7 @@ class Preferences(Settings):
         require(
             self.ranked == 2 or not faults,
             f"{key}.{', '.join(faults)} is for pairs only, but {key}.ranked={self.ranked}. Leave out one of "
-            "the two",
+            "these settings",
         )
         require(
             self.source != "file" or self.path,
@@ -117,8 +127,8 @@ def check_crop(crop: int | None, cfg: Preferences) -> None:
     length = readers.read_length(_root(cfg))
     require(
         crop <= length,
-        f"algo.crop={crop} does not fit the segments of {length} steps in {_root(cfg)}. algo.crop=null "
-        "takes whole segments",
+        f"algo.crop={crop} must not exceed {length}, the steps of a segment in {_root(cfg)}. Set "
+        "algo.crop=null to use whole segments",
     )
 
 
@@ -146,20 +156,21 @@ def find(task: Task, dataset: Callable[[], Dataset], cfg: Preferences) -> Compar
     if cfg.sha256 and checksum(cfg) != cfg.sha256:
         raise CorerlError(
             f"{root} has changed since this run started (its SHA-256 was {cfg.sha256[:12]}...). Restore the "
-            "old file of labels, or start a new run on the present one."
+            "old file of labels, or start a new run with the new file."
         )
     if cfg.source == "ipl":
         require(
             task.action_range is None,
-            "action_range changes the dataset's actions, but algo.preferences.source=ipl brings its "
-            "own actions. Leave action_range out",
+            "action_range changes the dataset's actions, but the labels of algo.preferences.source=ipl "
+            "have actions of their own. Leave action_range out",
         )
         return _fitting(task, readers.read_ipl(root, task.name, task.id)).first(cfg.pairs)
     if cfg.source == "file":
         return readers.read_own(root, vectors(dataset()), task.history).first(cfg.pairs)
     require(
         task.collection == "d4rl",
-        f"the labels of {cfg.source} are for D4RL's tasks (d4rl/...), not for {task.id}. Choose such a task",
+        f"the labels of {cfg.source} are for D4RL's tasks (d4rl/...), not for {task.id}. Choose a "
+        "task of D4RL",
     )
     found = readers.read_rows(cfg.source, root, task.name)
     compared = readers.on_rows(vectors(dataset()), found, cfg.source, cfg.crossing)
@@ -188,6 +199,6 @@ def vectors(dataset: Dataset) -> Dataset:
     require(
         not dataset.discrete and dataset.observations.ndim == 2,
         f"learning from preferences needs vector observations and continuous actions, but {dataset.id} "
-        "has others",
+        "does not have both",
     )
     return dataset

@@ -35,10 +35,10 @@ class Values(Settings):
     prefix: ClassVar[str] = "algo.preferences.values."
 
     discount: float = within(0.99, "[0, 1]")
-    expectile: float = within(0.7, "(0, 1)")  # expectile of V (0.5: mean, near 1: the best action)
+    expectile: float = within(0.7, "(0, 1)")  # V is this expectile of its targets (0.5: the mean)
     steps: int = positive(20_000)  # updates of V
     batch_size: int = positive(256)
-    lr: float = positive(1e-3)  # learning rate at first (falls to 0 along a cosine)
+    lr: float = positive(1e-3)  # initial learning rate (falls to 0 along a cosine)
     polyak: float = within(0.02, "(0, 1]")  # share of new weights in the target, every update
     hidden_layers: int = at_least(0, 2)
     hidden_width: int = positive(256)

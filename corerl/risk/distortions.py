@@ -21,8 +21,10 @@ from corerl.config import Settings, one_of, require, within
 class Distortion(Settings):
     """Settings of the measure. Part of an algorithm's `Config`."""
 
-    objective: str = one_of("naive", "wang", "mean")  # naive: CVaR of future return | wang | mean
-    tau: float | None = within(0.1, "(0, 1]")  # share of worst returns that counts (wang: null)
+    objective: str = one_of(  # naive (CVaR of the future return) | wang (Wang's measure) | mean
+        "naive", "wang", "mean"
+    )
+    tau: float | None = within(0.1, "(0, 1]")  # share of worst returns that counts (null with wang)
     eta: float = -0.75  # parameter of Wang's measure (negative: risk-averse)
 
     def __post_init__(self) -> None:

@@ -66,7 +66,7 @@ class FiniteMDP:
         shape = self.probabilities.shape
         require(
             len(shape) == 3 and 0 not in shape,
-            f"probabilities have shape {shape}, but must be (S, A, K)",
+            f"probabilities have shape {shape}, but must have shape (S, A, K)",
         )
         start = np.eye(1, shape[0])[0] if self.start is None else np.asarray(self.start, np.float64)
         put(self, "start", start)
@@ -84,12 +84,12 @@ class FiniteMDP:
         shape = transitions.shape
         require(
             len(shape) == 3 and shape[0] == shape[2],
-            f"transitions have shape {shape}, but must be (S, A, S')",
+            f"transitions have shape {shape}, but must have shape (S, A, S')",
         )
         rewards = np.asarray(rewards, np.float64)
         require(
             rewards.shape in (shape[:1], shape[:2], shape),
-            f"rewards have shape {rewards.shape}, but must be {shape[:1]}, {shape[:2]} or {shape}",
+            f"rewards have shape {rewards.shape}, but must have shape {shape[:1]}, {shape[:2]} or {shape}",
         )
         rewards = rewards.reshape(rewards.shape + (1,) * (3 - rewards.ndim))
         successors = np.broadcast_to(np.arange(shape[2]), shape)

@@ -64,7 +64,8 @@ def best_occupancy(
     budgets = np.zeros(0) if budgets is None else np.atleast_1d(np.asarray(budgets, np.float64))
     fits = costs.shape == (len(budgets), *mdp.sizes)
     reported = (
-        f"costs {costs.shape} and budgets {budgets.shape} must be (C, S, A) and (C,) with (S, A) ="
+        f"costs have shape {costs.shape} and budgets {budgets.shape}, but must have shapes (C, S, A) and "
+        "(C,) with (S, A) ="
     )
     require(fits, f"{reported} {mdp.sizes}")
     require(np.isfinite(budgets).all(), f"budgets={budgets.tolist()} must be finite numbers")
@@ -87,7 +88,7 @@ def _explain(table: np.ndarray, budgets: np.ndarray, flow: dict) -> None:
         least = optimize.linprog(cost, **flow).fun
         if least > budget + SLACK:
             raise CorerlError(
-                f"No policy keeps cost {i} within its budget {budget:g}: the least possible "
+                f"No policy keeps cost {i} within its budget {budget:g}, because the least possible "
                 f"cost is {least:.6g}. Raise that budget."
             )
     count, variables = table.shape
@@ -99,7 +100,7 @@ def _explain(table: np.ndarray, budgets: np.ndarray, flow: dict) -> None:
         b_eq=flow["b_eq"],
     ).fun
     raise CorerlError(
-        f"No policy keeps all budgets={budgets.tolist()}, though some policy keeps each alone. "
+        f"No policy stays within all budgets={budgets.tolist()}, although each of them can be kept alone. "
         f"Raise the budgets by at least {total:.6g} in total."
     )
 
@@ -221,7 +222,7 @@ def _of_visits(mdp: FiniteMDP, values: np.ndarray, name: str) -> np.ndarray:
     values = np.asarray(values, np.float64)
     require(
         values.shape in (mdp.sizes, shape),
-        f"{name} has shape {values.shape}, but must be {mdp.sizes}",
+        f"{name} has shape {values.shape}, but must have shape {mdp.sizes}",
     )
     return np.broadcast_to(values, shape)
 

@@ -208,7 +208,8 @@ def _whole(rewards: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         rewards = rewards[..., None]
     if len(shape) != 3 or shape[0] != shape[2] or rewards.shape[:2] != shape[:2]:
         raise CorerlError(
-            f"Rewards {rewards.shape} and transitions {shape} must have the shape (S, A, S') of one MDP."
+            f"Rewards of shape {rewards.shape} and transitions of shape {shape} do not fit one MDP. "
+            "Rewards must be (S, A) or (S, A, S'), and transitions (S, A, S')."
         )
     return np.broadcast_to(rewards, shape)
 

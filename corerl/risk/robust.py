@@ -208,8 +208,8 @@ def _check(kernel: np.ndarray, features: np.ndarray, measures: np.ndarray, ends:
     d, last = len(measures), " (the last state is the end)" * ends
     require(
         features.shape == (states, actions, d) and measures.shape == (d, states),
-        f"features {features.shape} and measures {measures.shape} must have shapes (S, A, d) and "
-        f"(d, S), with (S, A) = ({states}, {actions}){last}",
+        f"features have shape {features.shape} and measures {measures.shape}, but must have shapes (S, A, d) "
+        f"and (d, S), with (S, A) = ({states}, {actions}){last}",
     )
     off = np.abs(features @ measures - kernel).max()
     reported = f"features @ measures differ from the MDP's transitions by up to {off:.3g}"
