@@ -182,9 +182,11 @@ def _data(task: Task) -> str:
     if not task.has_file or READERS[task.collection].find(task.name) is not None:
         return ""
     if task.collection == "corerl":
-        return "data to make"
+        return "corerl makes the dataset first"
     return (
-        "needs a download, but CORERL_OFFLINE is set" if download.offline() else "data to download"
+        "the dataset needs a download, but CORERL_OFFLINE is set"
+        if download.offline()
+        else "corerl downloads the dataset first"
     )
 
 
@@ -208,17 +210,18 @@ def _totals(rows: list[Row], gpu: str | None) -> list[str]:
             "Evaluation takes extra time."
         )
         sources = sorted({f"{each.rate.source} ({each.rate.device})" for each in part})
-        lines.append(f"Rates: {', '.join(sources)}.")
+        lines.append(f"The updates per second are from {', '.join(sources)}.")
     if any(each.size_of_seed is not None for each in rows):
         lines.append(
-            "Memory counts the networks, optimisers and full replay of the seeds that train at "
+            "Memory counts the networks, optimisers and full replay buffers of the seeds that train at "
             "the same time. The dataset and the intermediate values of an update need extra memory. Disk "
-            "counts each seed's last two checkpoints, which share the files of the replay."
+            "counts each seed's last two checkpoints, which share the files of the replay buffer."
         )
     unknown = sorted({each.cfg.label or each.cfg.algo.label for each in rows if not each.rate})
     if unknown:
         lines.append(
-            f"The time does not include {', '.join(unknown)}: corerl has not timed networks of their size."
+            f"The time does not include {', '.join(unknown)}, because corerl has not timed networks of "
+            "this size."
         )
     if not any(each.rate and each.rate.on_gpu for each in rows):
         lines.append(
