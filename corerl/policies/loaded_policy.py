@@ -103,7 +103,7 @@ class Loaded:
         parts = [part for part in self._parts if seed in part.seeds]
         if not parts:
             known = ", ".join(map(str, self.seeds))
-            raise CorerlError(f"{self.path} has no seed {seed}. Its seeds: {known}.")
+            raise CorerlError(f"{self.path} has no seed {seed}. Its seeds are {known}.")
         return Loaded(self.cfg, self.path, parts, seed, self.acting)
 
     # Acting.

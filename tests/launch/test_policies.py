@@ -82,7 +82,7 @@ def test_evaluation_prints_scores_and_keeps_every_return(run, capsys):
 def test_one_episode_has_no_spread(run, capsys):
     assert main(["evaluate", str(run), "--episodes", "1"]) == 0
     table, reported = capsys.readouterr().out.split("2 seeds, ")
-    assert "±" not in table and "(± between seeds)" in reported
+    assert "±" not in table and "(± is the standard deviation over seeds)" in reported
 
 
 def test_evaluation_tells_the_tail_where_it_is_asked_for(run, capsys):

@@ -276,7 +276,7 @@ def test_a_run_that_cannot_be_written_stops_no_other(runs, capsys, tmp_path):
     status, out, err = evaluate(capsys, *both, "--episodes", "1")
     assert status == 2
     says(err, f"{first}/evaluations.jsonl")
-    assert "BC of" in out and f"episode: {runs['iql']}/evaluations.jsonl" in out
+    assert "BC trained on" in out and f"episode are in {runs['iql']}/evaluations.jsonl" in out
 
 
 def test_a_run_that_is_named_twice_is_judged_once(runs, capsys, tmp_path):
