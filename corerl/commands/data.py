@@ -196,9 +196,9 @@ def _list(console: Console, wanted: str) -> None:
             table.add_row(id, present, *ends)
     _print_whole(console, table)
     console.print(
-        f"`here` is yes if the dataset is on this machine, in {download.data_dir()} (CORERL_DATA changes "
-        f"that folder) or {minari.root()} (Minari). It is made if corerl makes the dataset when a run first "
-        "reads it.",
+        f"The column `here` shows yes if the dataset is on this machine, in {download.data_dir()} "
+        f"(CORERL_DATA changes that folder) or {minari.root()} (Minari). It shows made if corerl makes the "
+        "dataset when a run first reads it.",
         soft_wrap=True,
     )
 

@@ -196,8 +196,8 @@ def _totals(rows: list[Row], gpu: str | None) -> list[str]:
         for name in ("seeds", "done", "updates", "episodes")
     )
     lines = [
-        f"{len(rows)} cell{'s' if len(rows) > 1 else ''}, {seeds} seed{'s' if seeds > 1 else ''}, "
-        f"{done} done. To do: {updates:,} updates and {episodes:,} evaluation episodes."
+        f"{len(rows)} cell{'s' if len(rows) > 1 else ''}, {seeds} seed{'s' if seeds > 1 else ''} "
+        f"({done} of them done). To do: {updates:,} updates and {episodes:,} evaluation episodes."
     ]
     for on_gpu, what in ((True, f"hours of one {gpu}"), (False, "CPU core-hours")):
         part = [each for each in rows if each.rate and each.rate.on_gpu == on_gpu]

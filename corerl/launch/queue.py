@@ -184,7 +184,7 @@ def _train(listed: list[Config], args: argparse.Namespace) -> int:
         print(f"Unpack the results with: cat {args.out}/results.tar.* | tar x")
         for path in left_out:
             print(
-                f"Left out of the results, which would be too large: {path} "
+                f"Left out, because the results would be too large: {path} "
                 f"({path.stat().st_size / queue_files.MIB:.1f} MiB)"
             )
     return code or (2 if failed else 0)

@@ -41,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, help="one of the run's seeds (default: all)")
     add("--device", default="cpu", help="cpu, cuda, cuda:N or auto (default: cpu)")
     add("--episodes", type=int, help="episodes to play with each seed (default: 100)")
-    add("--task", help="play another task, with the same observations and actions")
+    add("--task", help="another task to play, with the same observations and actions")
     add(
         "--tau",
         type=float,
@@ -85,7 +85,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     ope = parser.add_argument_group("off-policy evaluation")
     add = ope.add_argument
-    add("--method", default="", help="one or several of fqe,is,pdis,snis,snpdis,dr,sndr,cdf,sncdf")
+    add(
+        "--method",
+        default="",
+        help="methods, separated by commas: fqe,is,pdis,snis,snpdis,dr,sndr,cdf,sncdf",
+    )
     add("--data", metavar="TASK", help="dataset that the estimates use (default: the run's own)")
     add(
         "--policy",

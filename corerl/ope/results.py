@@ -96,7 +96,7 @@ class Judged(NamedTuple):
     """
 
     algorithm: str
-    run: str  # its folder's name
+    run: str  # name of the run's folder
     seed: int
     updates: int
     distance: float

@@ -43,7 +43,7 @@ def add_policy_arguments(parser: argparse.ArgumentParser, episodes: int) -> None
     add("run", metavar="RUN", help="a run's folder, <root>/<task>/<algorithm>-<hash>")
     add("--seed", type=int, help="one of the run's seeds (default: its first)")
     add("--episodes", type=int, default=episodes, help=f"episodes to play (default: {episodes})")
-    add("--task", help="play another task, with the same observations and actions")
+    add("--task", help="another task to play, with the same observations and actions")
 
 
 def run(args: argparse.Namespace) -> int:

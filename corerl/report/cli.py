@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--metric",
         choices=("iqm", "median", "mean"),
         default="iqm",
-        help="aggregate that sorts the algorithms and makes the efficiency curve (default: iqm)",
+        help="aggregate that sorts the algorithms and is drawn against steps (default: iqm)",
     )
     add("--baseline", metavar="ALGO", help="compare every algorithm with this one")
     add("--replicates", type=int, default=10_000, help="bootstrap replicates (default: 10000)")

@@ -71,7 +71,7 @@ def _split_by_file(scores: pd.DataFrame, configs: dict[tuple[str, str], Settings
     if not labels:
         return pooled
     return [
-        f"{', '.join(sorted(labels))} has several configurations on one task, or the same seeds in several "
+        f"Some task of {', '.join(sorted(labels))} has several configurations, or the same seeds in several "
         "files. The report therefore splits the seeds by file.",
         *pooled,
     ]
@@ -83,7 +83,7 @@ def _pooled(files: pd.DataFrame) -> list[str]:
     if not labels:
         return []
     return [
-        f"{', '.join(sorted(labels))} has seeds of one task in several score files, and the "
+        f"The seeds of {', '.join(sorted(labels))} on one task are in several score files, and the "
         "report pools them. To keep them apart, rename an algorithm or add a column `config`."
     ]
 

@@ -108,7 +108,7 @@ def _nothing(paths: list[Path], runs: pd.DataFrame) -> str:
     where = ", ".join(map(str, paths))
     if not len(runs):
         return (
-            f"There are no runs under {where}, because it has no scores.csv and no status.json. "
+            f"There is no scores.csv or status.json under {where}, so there are no runs. "
             "Give a folder of runs."
         )
     states = ", ".join(f"{n} {s}" for s, n in runs["state"].value_counts().items())

@@ -33,15 +33,15 @@ TOP_RULE = (
 )
 UNEQUAL_RULE = (
     "Where a row's runs have different or unknown numbers of steps, no number is bold, and there "
-    "is no probability of improvement. --unequal adds both."
+    "is no probability of improvement. The option --unequal adds both."
 )
 FEW_RULE = (
     f"An interval or standard deviation of fewer than {ENOUGH_SEEDS} seeds is grey, with the number n of "
     "seeds. Such intervals are too narrow and miss the true value in more than 5% of cases."
 )
 FLAT_RULE = (
-    "An interval is n/a where a bootstrap cannot vary: with one seed, with equal scores of all seeds, or "
-    "with algorithms that never overlap."
+    "An interval is n/a where a bootstrap cannot vary, as with one seed, equal scores of all seeds, or "
+    "algorithms that never overlap."
 )
 
 

@@ -29,7 +29,7 @@ DIFFERENCE_RULE = (
 )
 BUDGET_RULE = (
     "There is no mark where the numbers of steps differ, or where a source does not state its steps. "
-    "--unequal adds these marks."
+    "The option --unequal adds these marks."
 )
 OTHERS = "published-others"  # the file of those that were not run
 

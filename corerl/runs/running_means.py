@@ -49,8 +49,8 @@ class Means:
         """Returns the sum of a metric, still zero."""
         require(
             name not in LINE,
-            f"Give the metric {name!r} another name, because every line of metrics.jsonl already has a "
-            f"{name}",
+            f"Give the metric {name!r} another name, because every line of metrics.jsonl already has "
+            f"the key {name}",
         )
         shape = getattr(value, "shape", None)
         found = type(value).__name__ if shape is None else f"{type(value).__name__} {tuple(shape)}"

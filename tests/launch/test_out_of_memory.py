@@ -61,7 +61,7 @@ def test_commands_that_train_nothing_say_it_too(monkeypatch, capsys):
     monkeypatch.setattr(cli, "_run", full)
     assert cli.main(["evaluate", "runs"]) == 2
     reported = capsys.readouterr().err
-    says(reported, "memory GPU (20.00 GiB")
+    says(reported, "memory GPU 20.00 GiB")
     assert reported.count("\n") == 1
     monkeypatch.setattr(cli, "_run", lambda argv: [][0])
     with pytest.raises(IndexError):
