@@ -223,7 +223,7 @@ class Eval(Settings):
 class Wandb(Settings):
     prefix: ClassVar[str] = "wandb."
 
-    mode: str = one_of("disabled", "online", "offline")  # online (sends metrics to W&B) | offline
+    mode: str = one_of("disabled", "online", "offline")  # disabled | online | offline (W&B logging)
     project: str = "corerl"  # project in Weights & Biases
     entity: str | None = None  # user or team in Weights & Biases (null: your default)
 

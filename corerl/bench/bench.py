@@ -77,7 +77,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     parser.add_argument("--windows", type=int, default=5, help="number of windows (default: 5)")
     parser.add_argument(
-        "--size", type=int, default=1_000_000, help="transitions in the replay buffer or dataset"
+        "--size",
+        type=int,
+        default=1_000_000,
+        help="transitions in the replay buffer or dataset (default: 1000000)",
     )
     parser.add_argument(
         "--serve",

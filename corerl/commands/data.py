@@ -227,8 +227,8 @@ def facts(task: tasks.Task, dataset: Dataset) -> dict[str, str]:
         low, high = dataset.actions.min(), dataset.actions.max()
         actions = f"{dataset.actions.shape[1]} in [{low:.3g}, {high:.3g}]"
     out = {
-        "steps": f"{len(dataset):,} ({int(dataset.has_next.sum()):,} make a transition)",
-        "episodes": f"{dataset.n_episodes:,} ({int(dataset.terminated.sum()):,} terminate)",
+        "steps": f"{len(dataset):,} ({int(dataset.has_next.sum()):,} with a next observation)",
+        "episodes": f"{dataset.n_episodes:,} ({int(dataset.terminated.sum()):,} end in a terminal state)",
         "episode length": _spread(lengths, ".0f"),
         "return": f"mean {returns.mean():.2f}, {_spread(returns, '.2f')}",
     }

@@ -124,7 +124,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="Q",
         help="clip importance weights at this quantile, such as 0.999",
     )
-    add("--kernel", choices=tuple(KERNELS), help="kernel over actions (default: gaussian)")
+    add(
+        "--kernel",
+        choices=tuple(KERNELS),
+        help="kernel around the policy's continuous action (default: gaussian)",
+    )
     add(
         "--bandwidth",
         type=float,

@@ -258,10 +258,10 @@ def _judge(
 def _print(console: Console, agent: Loaded, task: str, judgement: Judgement) -> None:
     table = terminal.table(
         (
-            *("seed", "method", "of the\nreturn", "estimate", "interval"),
+            *("seed", "method", "statistic", "estimate", "interval"),
             *("ESS / episodes", "clipped", "note"),
         ),
-        left=("method", "of the\nreturn", "note"),
+        left=("method", "statistic", "note"),
         title=f"{agent.label} trained on {agent.task.id}, judged on {task}",
     )
     for row in judgement.rows:
