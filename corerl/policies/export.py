@@ -116,7 +116,9 @@ def export(
         "actions": "numbers (n,)" if discrete else f"(n, {made.shape[1]}) in {policy.range}",
     }
     if random:
-        facts["greedy"] = f"never acts at random, but in evaluation with probability {random:g}"
+        facts["greedy"] = (
+            f"the file never acts at random, but evaluation does with probability {random:g}"
+        )
     if agent.task.history > 1:
         facts["history"] = f"{agent.task.history} observations side by side, oldest first"
     if agent.parts:
