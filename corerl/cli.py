@@ -14,9 +14,10 @@ from corerl.errors import CorerlError, nearest
 USAGE = """usage: corerl COMMAND ...
 
   corerl train algo=iql task=neorl2/DMSD seeds=10 algo.expectile=0.8
-                       train. Settings follow Hydra's grammar. -m with commas
-                       runs a sweep, and sweep=NAME runs a paper's sweep.
-                       --dry-run prints what would run and for how long.
+                       train. Settings follow Hydra's grammar. With -m, values
+                       that commas separate make a sweep. sweep=NAME runs a
+                       paper's sweep. --dry-run prints what would run and for
+                       how long.
   corerl queue FILE    train a list of runs, several at a time, within a time
                        limit (--minutes 50 --at-once 4)
   corerl evaluate RUN  play a run's policies in a simulator, or estimate their
@@ -25,11 +26,13 @@ USAGE = """usage: corerl COMMAND ...
   corerl record RUN    film a policy (--out film.mp4)
   corerl export RUN    save a policy as ONNX or torch.export, to use it without
                        corerl
-  corerl data ...      list, describe, check, download, make, export datasets
-  corerl label TASK    compare segments by eye, in a browser, to learn from
+  corerl data ...      list, describe, check, download, make or export datasets
+  corerl label TASK    compare segments of a dataset in a browser, so that an
+                       algorithm can learn from your preferences
   corerl report RUNS   make tables, figures and one HTML page
-  corerl tuning RUNS   draw how many episodes it costs to choose settings
-  corerl status WHAT   list which runs of a sweep or below a folder are done,
+  corerl tuning RUNS   plot how good the chosen settings are against the number
+                       of settings tried, or of episodes played to choose
+  corerl status WHAT   list which runs of a sweep, or in a folder, are done,
                        running, failed or missing
   corerl bench         measure updates per second on this machine
 

@@ -204,9 +204,11 @@ def _demand(interval: str) -> str:
 class Eval(Settings):
     prefix: ClassVar[str] = "eval."
 
-    every: int = positive(5_000)  # updates between evaluations (and one after the last update)
+    every: int = positive(
+        5_000
+    )  # updates between evaluations (the last update is always evaluated)
     episodes: int = at_least(0, 10)  # episodes per seed and evaluation (0: no evaluation)
-    later: bool = added(False)  # saves policies to play later: corerl evaluate RUN --pending
+    later: bool = added(False)  # saves policies for `corerl evaluate RUN --pending` to play
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -221,7 +223,7 @@ class Eval(Settings):
 class Wandb(Settings):
     prefix: ClassVar[str] = "wandb."
 
-    mode: str = one_of("disabled", "online", "offline")  # copies metrics to W&B: online | offline
+    mode: str = one_of("disabled", "online", "offline")  # disabled | online | offline (W&B logging)
     project: str = "corerl"  # project in Weights & Biases
     entity: str | None = None  # user or team in Weights & Biases (null: your default)
 
@@ -232,16 +234,16 @@ class Columns(Settings):
 
     prefix: ClassVar[str] = "data.columns."
 
-    observations: Any = None  # column, or several: data.columns.observations=[x,y,speed]
-    actions: Any = None  # column of actions, or several
+    observations: Any = None  # column of observations, or a list of columns, such as [x,y,speed]
+    actions: Any = None  # column of actions, or a list of columns
     rewards: Any = None  # column of rewards
-    next_observations: Any = None  # column of next observations, or several
-    terminated: Any = None  # column: 1 where a true end (no time limit) ends an episode
-    truncated: Any = None  # column: 1 where a time limit or the recording ends an episode
-    has_next: Any = None  # column: 1 where the next observation is real (null: wherever one exists)
-    behaviour_log_prob: Any = None  # column of log-densities of actions, for importance sampling
-    durations: Any = added(None)  # column of step durations, in whole units of time from 1
-    episode: Any = None  # column of numbers or names that change where an episode begins
+    next_observations: Any = None  # column of next observations, or a list of columns
+    terminated: Any = None  # column with 1 where an episode ends in a terminal state
+    truncated: Any = None  # column with 1 where a time limit or the end of the data ends an episode
+    has_next: Any = None  # column with 1 where the next observation is valid (null: all recorded)
+    behaviour_log_prob: Any = None  # column of log pi(a|s) of the policy that recorded the data
+    durations: Any = added(None)  # column of step durations, whole numbers of at least 1
+    episode: Any = None  # column with the number or name of the row's episode
 
 
 @dataclass
@@ -251,9 +253,9 @@ class Data(Settings):
     prefix: ClassVar[str] = "data."
 
     columns: Columns = group(Columns)
-    action_low: Any = None  # action scaled to -1: number or list (null: the environment's lowest)
-    action_high: Any = None  # action scaled to 1: number or list (null: the environment's highest)
-    sha256: str | None = None  # SHA-256 of the file, which corerl computes for the run's name
+    action_low: Any = None  # action scaled to -1, number or list (null: the environment's lowest)
+    action_high: Any = None  # action scaled to 1, number or list (null: the environment's highest)
+    sha256: str | None = None  # SHA-256 of the file, set by corerl and part of the run's name
 
     def __post_init__(self):
         super().__post_init__()
@@ -266,31 +268,31 @@ class Config(Settings):
 
     prefix: ClassVar[str] = ""
 
-    algo: Any = MISSING  # name of the algorithm: algo=iql
-    task: str = MISSING  # name of the task (data and environment): d4rl/hopper-medium-v2
-    env: str | None = added(None)  # environment to evaluate task=file/PATH in, as gym/module:Id
+    algo: Any = MISSING  # name of the algorithm, as in algo=iql
+    task: str = MISSING  # name of the task (data and environment), such as d4rl/hopper-medium-v2
+    env: str | None = added(None)  # environment to evaluate task=file/PATH, such as gym/module:Id
     data: Data = added(group(Data))
-    history: int = added(within(1, "[1, 1000]"))  # latest observations stacked as one input
+    history: int = added(within(1, "[1, 1000]"))  # how many latest observations form the input
     action_range: Any = added(None)  # limits actions to [low, high] within [-1, 1] (null: no limit)
-    table: str | None = None  # per-task settings: configs/<table>.yaml (null: the algorithm's own)
+    table: str | None = None  # per-task settings in configs/<table>.yaml (null: the algorithm's)
     label: str | None = None  # the algorithm's name in tables (null: its own label)
-    seeds: Any = 5  # a count (seeds 0 to n-1) or a list: seeds=[3,7]
+    seeds: Any = 5  # number of seeds (n means 0 to n-1), or a list such as [3,7]
     steps: int = positive(1_000_000)  # gradient updates (offline) or environment steps (online)
     eval: Eval = field(default_factory=Eval)
     log_every: int = positive(1_000)  # updates between lines of metrics.jsonl
     save_every: int = positive(10_000)  # updates between checkpoints
-    save_minutes: float = at_least(0, 0.0)  # fewest minutes between two checkpoints
+    save_minutes: float = at_least(0, 0.0)  # minimum number of minutes between two checkpoints
     root: str = "runs"  # folder for the runs
-    trust: bool = False  # runs the code of the environment that a Minari dataset names
+    trust: bool = False  # lets corerl run the environment code that a Minari dataset names
     device: str = "auto"  # auto | cpu | cuda | cuda:N
-    compile: str = "auto"  # auto | off | compile: torch.compile | graph: CUDA graph of an update
-    kernel: str = one_of(*KERNELS)  # CPU library for matmul: auto | mkl | onednn (all float32)
-    precision: str = added(  # matmul in: highest: float32 | high: TF32 | medium: bf16
+    compile: str = "auto"  # auto | off | compile (torch.compile) | graph (CUDA graph of an update)
+    kernel: str = one_of(*KERNELS)  # auto | mkl | onednn (CPU library for float32 matmul)
+    precision: str = added(  # highest (float32 matmul) | high (TF32) | medium (bfloat16)
         one_of("highest", "high", "medium")
     )
-    processes: int | None = positive(None)  # processes (null: one per CPU core, or one on a GPU)
+    processes: int | None = positive(None)  # training processes (null: one per CPU core or GPU)
     wandb: Wandb = field(default_factory=Wandb)
-    tensorboard: bool = added(False)  # writes event files for tensorboard --logdir runs
+    tensorboard: bool = added(False)  # writes event files for `tensorboard --logdir runs`
 
     def __post_init__(self):
         super().__post_init__()

@@ -196,7 +196,8 @@ def numbers(
 def _check(probabilities: np.ndarray, size: int) -> None:
     require(
         np.shape(probabilities) == (size,),
-        f"The probabilities have shape {np.shape(probabilities)}, but need ({size},): one for each row",
+        f"The probabilities have shape {np.shape(probabilities)}, but must have shape ({size},), with one "
+        "for each row",
     )
     bad = ~((np.asarray(probabilities) >= 0) & np.isfinite(probabilities))
     require(

@@ -1,11 +1,11 @@
-"""Updates per second of each algorithm on this machine: its own training loop on synthetic data.
+"""Updates per second of algorithms on this machine, each in its own training loop on synthetic data.
 
-One update is one critic update of one seed (a policy update where there is no critic). `updates/s of
-all` counts all seeds. The data are Gaussian transitions of HalfCheetah's size (17 observations, 6
-actions). Every row is the median of windows of about a second, after warming up. No window evaluates or
-saves. An online algorithm acts in HalfCheetah-v4, or with discrete actions in a maze or a table. Its
-update is an environment step with all the learning that follows it. An algorithm of two phases is timed
-in its first phase.
+One update is one critic update of one seed (a policy update if there is no critic). The column
+`updates/s of all` adds up all seeds and processes. The data are Gaussian transitions of HalfCheetah's
+size (17 observations, 6 actions). Every row shows the median over windows of about a second, after a
+warm-up. Nothing is evaluated or saved in a window. An online algorithm acts in HalfCheetah-v4, or in
+a maze or a task of risk/ if it needs one. Its update is an environment step with all the learning that
+follows. If an algorithm trains in two phases, only the first is timed.
 """
 
 import argparse
@@ -48,20 +48,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         default=[],
         metavar="KEY=VALUE",
-        help="settings of the algorithms: --set KEY=VALUE sets algo.KEY",
+        help="settings for all algorithms of --algo, where KEY=VALUE sets algo.KEY",
     )
     parser.add_argument(
         "--compile",
         nargs="+",
         default=["off", "compile"],
         metavar="MODE",
-        help="modes to time: off, compile, graph, auto (default: off compile)",
+        help="ways to run an update: off, compile, graph, auto (default: off compile)",
     )
     parser.add_argument(
         "--kernel",
         nargs="+",
         default=["auto"],
-        help=f"matmul library on a CPU: {', '.join(KERNELS)}",
+        help=f"CPU libraries for matmul (default: auto): {', '.join(KERNELS)}",
     )
     parser.add_argument(
         "--seeds", nargs="+", type=int, default=[1], help="seeds trained in one process"
@@ -75,14 +75,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of each process")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
-    parser.add_argument("--windows", type=int, default=5, help="windows to measure (default: 5)")
+    parser.add_argument("--windows", type=int, default=5, help="number of windows (default: 5)")
     parser.add_argument(
-        "--size", type=int, default=1_000_000, help="transitions in the replay buffer or dataset"
+        "--size",
+        type=int,
+        default=1_000_000,
+        help="transitions in the replay buffer or dataset (default: 1000000)",
     )
     parser.add_argument(
         "--serve",
         action="store_true",
-        help="measure one window for each line read from standard input, in turn with another program",
+        help="measure one window per line of standard input, so that two programs can take turns",
     )
 
 
@@ -92,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
         if name not in algos.names():
             raise CorerlError(
                 f"There is no algorithm {name!r}.{nearest(name, algos.names())} "
-                "corerl train --help lists all."
+                "The command `corerl train --help` lists all algorithms."
             )
     for name in ("seeds", "processes"):
         for count in getattr(args, name):
@@ -169,7 +172,7 @@ def _settings(name: str, given: list[str]) -> dict[str, Any]:
     for key in set(keys) - known:
         raise CorerlError(
             f"There is no setting {key!r} with algo={name}.{nearest(key, known)} "
-            f"corerl train algo={name} --help lists all."
+            f"The command `corerl train algo={name} --help` lists all settings."
         )
     if not given:
         return {}
@@ -185,6 +188,4 @@ def machine(device: torch.device, threads: int, windows: int) -> str:
     """Describes the machine and the measurement in a line."""
     facts = provenance.environment(device)
     where = facts["gpu"] or f"{facts['cpu']}, {facts['cores']} cores"
-    return (
-        f"{where}, torch {facts['torch']}, {threads} thread(s) a process, {windows} windows of 1 s"
-    )
+    return f"{where}, torch {facts['torch']}, {threads} thread(s) per process, {windows} windows of 1 s"

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the subcommands list, info, download, make, check, export, snapshots and preferences."""
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     listing = commands.add_parser(
-        "list", help="list the tasks that have a dataset, and whether it is on this machine"
+        "list", help="list all tasks with a dataset, and which datasets are on this machine"
     )
     listing.add_argument(
         "filter", nargs="?", default="", help="list only tasks whose name contains this text"
@@ -41,13 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     make = commands.add_parser("make", help="make one of corerl's own datasets")
     make.add_argument(
         "suite",
-        help="one of corerl/cartpole, corerl/pendulum (both also with -logged or -random-good-05), "
-        "corerl/mujoco (or a part of it: corerl/mujoco/hopper, corerl/mujoco/hopper-medium), "
-        "corerl/pointmaze, corerl/metaworld",
+        help="corerl/cartpole, corerl/pendulum (also with -logged or -random-good-05), corerl/goal-maze "
+        "(also with -stitch), corerl/maze-stitch, corerl/courier, corerl/pointmaze, corerl/metaworld or "
+        "corerl/mujoco. A part of a suite is made with corerl/mujoco/hopper or corerl/mujoco/hopper-medium.",
     )
     make.add_argument("--seed", type=int, default=0, help="seed of the data (default: 0)")
     make.add_argument(
-        "--size", type=int, help="steps in each dataset of mujoco, pointmaze or metaworld"
+        "--size", type=int, help="for mujoco, pointmaze and metaworld: steps in each dataset"
     )
     make.add_argument(
         "--steps",
@@ -136,8 +136,8 @@ def _facts(console: Console, names: list[str]) -> None:
     """Prints the table of what was made: by whom, how good, how long it took, how to check it."""
     columns = {
         "policy step": "policy_step",
-        "its return": "policy_return",
-        "its score": "policy_score",
+        "policy return": "policy_return",
+        "policy score": "policy_score",
         "steps": "steps",
         "episodes": "episodes",
         "mean return": "return_mean",
@@ -145,7 +145,7 @@ def _facts(console: Console, names: list[str]) -> None:
         "seconds": "seconds",
         "sha256": "sha256",
     }
-    table = Table("set", *columns, box=box.MARKDOWN)
+    table = Table("dataset", *columns, box=box.MARKDOWN)
     for name in names:
         facts = {key: _cell(value) for key, value in suites.facts(name).items()}
         table.add_row(f"corerl/{name}", *[facts.get(key, "") for key in columns.values()])
@@ -196,8 +196,9 @@ def _list(console: Console, wanted: str) -> None:
             table.add_row(id, present, *ends)
     _print_whole(console, table)
     console.print(
-        f"`here`: the dataset is on this machine, in {download.data_dir()} (CORERL_DATA changes that "
-        f"folder) or {minari.root()} (Minari). `made`: corerl makes the dataset when a run first reads it.",
+        f"The column `here` shows yes if the dataset is on this machine, in {download.data_dir()} "
+        f"(CORERL_DATA changes that folder) or {minari.root()} (Minari). It shows made if corerl makes the "
+        "dataset when a run first reads it.",
         soft_wrap=True,
     )
 
@@ -226,8 +227,8 @@ def facts(task: tasks.Task, dataset: Dataset) -> dict[str, str]:
         low, high = dataset.actions.min(), dataset.actions.max()
         actions = f"{dataset.actions.shape[1]} in [{low:.3g}, {high:.3g}]"
     out = {
-        "steps": f"{len(dataset):,} ({int(dataset.has_next.sum()):,} make a transition)",
-        "episodes": f"{dataset.n_episodes:,} ({int(dataset.terminated.sum()):,} terminate)",
+        "steps": f"{len(dataset):,} ({int(dataset.has_next.sum()):,} with a next observation)",
+        "episodes": f"{dataset.n_episodes:,} ({int(dataset.terminated.sum()):,} end in a terminal state)",
         "episode length": _spread(lengths, ".0f"),
         "return": f"mean {returns.mean():.2f}, {_spread(returns, '.2f')}",
     }

@@ -46,14 +46,14 @@ def run(console: Console, args: argparse.Namespace) -> int:
             console.print(f"... and {len(kind) - SHOWN} more {name}s")
     if faults:
         console.print(
-            f"corerl cannot train on {args.path} yet: mend the faults above.",
+            f"corerl cannot train on {args.path} yet. Repair the faults above.",
             soft_wrap=True,
             markup=False,
         )
         return 2
     algo = "iql" if dataset.observations.ndim == 2 else "my_algo.py"
     console.print(
-        f"Train on it: corerl train algo={algo} {in_shell(task, args.settings)}",
+        f"Train on this file with: corerl train algo={algo} {in_shell(task, args.settings)}",
         soft_wrap=True,
         markup=False,
         highlight=False,

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what `corerl data export` takes."""
     parser.add_argument("what", metavar="TASK|RUN", help="a dataset's task, or the folder of a run")
     parser.add_argument(
-        "out", help="output: FILE.hdf5 in D4RL's layout, or minari/NAMESPACE/NAME-v0"
+        "out", help="output, either FILE.hdf5 (in D4RL's layout) or minari/NAMESPACE/NAME-v0"
     )
     parser.add_argument(
         "settings", nargs="*", help=f"settings for your own file, {task_arguments.SETTINGS}"
@@ -51,8 +51,8 @@ def run(args: argparse.Namespace) -> int:
     if Path(args.what).is_dir():
         require(
             not args.settings,
-            f"{args.what} is a run, which has its own settings. Leave out {' '.join(args.settings)}: such "
-            "settings are for file/PATH only",
+            f"{args.what} is a run, which has its own settings. Leave out {' '.join(args.settings)}, because "
+            "such settings are only for file/PATH",
         )
         require(args.episodes > 0, f"--episodes {args.episodes} must be positive")
         agent = load(args.what, args.seed)
@@ -78,7 +78,9 @@ def run(args: argparse.Namespace) -> int:
         )
         print(f"{args.out}: {made}")
         if left_out:
-            print(f"  left out: the last steps of {left_out:,} episodes (no next observation)")
+            print(
+                f"  left out: the last step of {left_out:,} episodes, because it has no next observation"
+            )
     else:
         facts = {"source": made, "corerl": corerl.__version__}
         export.to_hdf5(dataset, Path(args.out), facts)

@@ -39,13 +39,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("task", metavar="TASK", help="a task, such as corerl/pendulum or file/PATH")
     add("settings", nargs="*", help=f"settings for your own file, {task_arguments.SETTINGS}")
     add("--pairs", type=int, default=200, help="number of questions (default: 200)")
-    add("--ranked", type=int, default=2, choices=[2, 3, 4], help="segments in each question")
-    add("--length", type=int, default=64, help="steps in each segment")
+    add(
+        "--ranked",
+        type=int,
+        default=2,
+        choices=[2, 3, 4],
+        help="segments in each question (default: 2)",
+    )
+    add("--length", type=int, default=64, help="steps in each segment (default: 64)")
     add(
         "--seed",
         type=int,
         default=0,
-        help="seed that draws the pairs (labellers whose answers you compare need the same seed)",
+        help="seed of the random questions (give labellers the same seed to compare their answers)",
     )
     add("--out", type=Path, help="file for the answers (default: labels/TASK.npz)")
     add("--labeller", default="", help="name of the labeller, shown in tables")
@@ -84,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     dataset = vectors(task.load())
     out = args.out or Path("labels") / f"{task.id.replace('/', '-')}.npz"
     require(out.suffix == ".npz", f"--out {out} must end in .npz")
-    busy = f"Another `corerl label` is writing {out}: end it with Ctrl-C, or choose another --out."
+    busy = f"Another `corerl label` is writing {out}. End it with Ctrl-C, or choose another --out."
     with files.held(out.with_name(f".{out.name}.lock"), busy):
         asked = args.pairs, args.length, args.seed, args.labeller, args.ranked
         session = Session(dataset, out, *asked)
@@ -127,8 +133,8 @@ def _read(task: Task, paths: list[Path]) -> tuple[dict[str, dict], Dataset]:
     for name, file in labellers.items():
         require(
             label_session.is_of(str(file["sha256"]), dataset),
-            f"{name} has labels of another version of {task.id} than this machine's. Get the version "
-            f"that was labelled, or leave {name} out",
+            f"{name} labels a different version of {task.id} than the one on this machine. Get the labelled "
+            f"version, or leave {name} out",
         )
     return labellers, dataset
 

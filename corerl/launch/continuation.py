@@ -152,15 +152,15 @@ def _reason(cfg: Config, shorter: Path, steps: int) -> str:
     for name, every in (("eval.every", cfg.eval.every), ("log_every", cfg.log_every)):
         if steps % every and (name != "eval.every" or cfg.eval.episodes):
             return (
-                f"{steps} is not a multiple of {name}={every}, so that run's results end with a row "
+                f"{steps} is not a multiple of {name}={every}, so the results of that run end with a row "
                 "that a longer run does not have"
             )
     device = pick_device(cfg.device)
     if any(_on_gpu(path) != (device.type == "cuda") for path, _ in groups(shorter)):
-        return "it ran on another kind of device (CPU or GPU), with other random numbers"
+        return "it ran on another kind of device (CPU or GPU), whose random numbers differ"
     before, now = (compile.resolve(cfg.compile, device, n).plan for n in (steps, cfg.steps))
     if before != now:
-        return "compile=auto compiles the new run, but did not compile that shorter one"
+        return "compile=auto compiles the updates of the new run, but not those of the shorter one"
     return ""
 
 

@@ -182,9 +182,11 @@ def _data(task: Task) -> str:
     if not task.has_file or READERS[task.collection].find(task.name) is not None:
         return ""
     if task.collection == "corerl":
-        return "data to make"
+        return "corerl makes the dataset first"
     return (
-        "needs a download, but CORERL_OFFLINE is set" if download.offline() else "data to download"
+        "the dataset needs a download, but CORERL_OFFLINE is set"
+        if download.offline()
+        else "corerl downloads the dataset first"
     )
 
 
@@ -194,8 +196,8 @@ def _totals(rows: list[Row], gpu: str | None) -> list[str]:
         for name in ("seeds", "done", "updates", "episodes")
     )
     lines = [
-        f"{len(rows)} cell{'s' if len(rows) > 1 else ''}, {seeds} seed{'s' if seeds > 1 else ''}, "
-        f"{done} done. To do: {updates:,} updates and {episodes:,} evaluation episodes."
+        f"{len(rows)} cell{'s' if len(rows) > 1 else ''}, {seeds} seed{'s' if seeds > 1 else ''} "
+        f"({done} of them done). To do: {updates:,} updates and {episodes:,} evaluation episodes."
     ]
     for on_gpu, what in ((True, f"hours of one {gpu}"), (False, "CPU core-hours")):
         part = [each for each in rows if each.rate and each.rate.on_gpu == on_gpu]
@@ -208,17 +210,18 @@ def _totals(rows: list[Row], gpu: str | None) -> list[str]:
             "Evaluation takes extra time."
         )
         sources = sorted({f"{each.rate.source} ({each.rate.device})" for each in part})
-        lines.append(f"Rates: {', '.join(sources)}.")
+        lines.append(f"The updates per second are from {', '.join(sources)}.")
     if any(each.size_of_seed is not None for each in rows):
         lines.append(
-            "Memory counts the networks, optimisers and full replay of the seeds that train at "
+            "Memory counts the networks, optimisers and full replay buffers of the seeds that train at "
             "the same time. The dataset and the intermediate values of an update need extra memory. Disk "
-            "counts each seed's last two checkpoints, which share the files of the replay."
+            "counts each seed's last two checkpoints, which share the files of the replay buffer."
         )
     unknown = sorted({each.cfg.label or each.cfg.algo.label for each in rows if not each.rate})
     if unknown:
         lines.append(
-            f"The time does not include {', '.join(unknown)}: corerl has not timed networks of their size."
+            f"The time does not include {', '.join(unknown)}, because corerl has not timed networks of "
+            "this size."
         )
     if not any(each.rate and each.rate.on_gpu for each in rows):
         lines.append(

@@ -34,7 +34,7 @@ def reported(error: BaseException, cfg: Config | None = None) -> str:
     """Says how much was asked for, and which settings to lower: those furthest above their defaults."""
     found = SIZE.search(str(error))
     where = "the GPU" if "CUDA" in str(error) else "this machine"
-    needs = f" ({_readable(found[1])} at once)" if found else ""
+    needs = f" for another {_readable(found[1])}" if found else ""
     lower = "the sizes of networks and batches, or train fewer seeds at a time"
     if cfg is not None:
         raised = sorted(_raised(cfg.algo), reverse=True)[:NAMED]

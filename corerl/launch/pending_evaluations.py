@@ -52,7 +52,7 @@ def _groups(path: Path) -> list[Path]:
     cells = [file.parent for file in files.below(path, "config.yaml")]
     if not cells:
         raise CorerlError(
-            f"{path} is not the folder of a run: it has no config.yaml. Such a folder is called "
+            f"{path} is not the folder of a run, because it has no config.yaml. The folder of a run is "
             "<root>/<task>/<algorithm>-<hash>."
         )
     return [directory for cell in cells for directory, _ in groups(cell)]
@@ -107,7 +107,7 @@ def _loaded(path: Path) -> dict[str, Any]:
         return load_checkpoint(path)
     except Damaged as error:
         raise CorerlError(
-            f"{error.problem}. To play the other evaluations, delete this file. Its step then has no scores."
+            f"{error.problem}. To play the other evaluations, delete this file. Its step will have no scores."
         ) from error
 
 

@@ -5,8 +5,9 @@ seeds.
 
   corerl queue mine.yaml --minutes 50 --at-once 4
   corerl queue neorl2 seeds=2 --dry-run      try two updates of every cell
-  corerl queue mine.yaml --pack DIR          pack list and datasets, to run this
-                                             on a machine without a network:
+  corerl queue mine.yaml --pack DIR          pack list and datasets, to run the
+                                             next line on a machine without a
+                                             network
   corerl queue DIR/queue.yaml --minutes 50 --out results
 
 FILE is a sweep's name or file, or a YAML list. Each entry of the list has the
@@ -68,13 +69,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "settings",
         nargs="*",
-        help="settings for every cell, right after FILE: seeds=3 eval.later=true",
+        help="settings for every cell, right after FILE, such as seeds=3 eval.later=true",
     )
     add(
         "--minutes",
         type=float,
         default=math.inf,
-        help="time limit: after these minutes, runs save and stop",
+        help="time limit in minutes, after which runs save and stop",
     )
     add(
         "--at-once",
@@ -104,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
     if args.pack:
         require(
             not args.dry_run,
-            "--pack only packs files, so --dry-run has no effect. Leave one of the two out",
+            "--pack only packs files, so --dry-run has no effect. Leave out one of the two",
         )
         for line in queue_files.pack(listed, args.file, args.pack):
             print(line)
@@ -145,7 +146,10 @@ def read(file: str, settings: list[str]) -> list[Config]:
             "- algo=iql task=corerl/pendulum",
         )
         found += cells([*words, *settings])
-    require(bool(found), f"{file} lists no runs. Write a line for each: - algo=iql task=ID")
+    require(
+        bool(found),
+        f"{file} lists no runs. Write a line for each run, as in: - algo=iql task=corerl/pendulum",
+    )
     return found
 
 
@@ -180,7 +184,8 @@ def _train(listed: list[Config], args: argparse.Namespace) -> int:
         print(f"Unpack the results with: cat {args.out}/results.tar.* | tar x")
         for path in left_out:
             print(
-                f"Too large for {args.out}: {path} ({path.stat().st_size / queue_files.MIB:.1f} MiB)"
+                f"Left out, because the results would be too large: {path} "
+                f"({path.stat().st_size / queue_files.MIB:.1f} MiB)"
             )
     return code or (2 if failed else 0)
 
@@ -271,7 +276,9 @@ def _tell_end(listed: list[Config], refused: set[Path], dry: bool) -> bool:
         print(f"{state}: {label} on {cfg.task}{'' if dry and state == 'complete' else detail}")
     counted = ", ".join(f"{states.count(s)} {s}" for s in dict.fromkeys(states))
     again = (
-        "" if dry or set(states) == {"complete"} else " Run the same command again for the rest."
+        ""
+        if dry or set(states) == {"complete"}
+        else " Run the same command again to train the rest."
     )
     print(f"{len(states)} cells: {counted}.{again}")
     return "failed" in states

@@ -55,8 +55,8 @@ def _needed(task: Task, cells: list[Config]) -> list[str]:
     """Returns the splits to pack of a task's data. None of what is made each time or comes with corerl."""
     if task.collection == "file":
         raise CorerlError(
-            f"--pack cannot pack {task.id}, because the path is part of the run's name. Copy the file to the "
-            "same path on the other machine, and remove its cells from the list."
+            f"--pack cannot pack {task.id}, because the file's path is part of the run's name. Remove its "
+            "cells from the list. To train them on the other machine, copy the file to the same path there."
         )
     if not task.has_file:
         return []
@@ -73,8 +73,7 @@ def _check_total(sizes: dict[str, int], folder: Path) -> None:
         name, size = max(sizes.items(), key=lambda item: item[1])
         raise CorerlError(
             f"{folder} would take {total / MIB:.1f} MiB, but at most {PACK // MIB} MiB are "
-            "allowed. The largest "
-            f"is {name} with {size / MIB:.1f} MiB: leave out cells that read it."
+            f"allowed. The largest dataset is {name} with {size / MIB:.1f} MiB. Leave out cells that read it."
         )
 
 

@@ -74,7 +74,13 @@ def _estimated(cfg: Config) -> Rate | None:
     if not theirs or not own:
         return None
     seconds = LEAST_SECONDS + own / theirs / known.updates_per_s
-    return Rate(1 / seconds, known.device, False, f"{SHIPPED}, by operations beside IQL's", True)
+    return Rate(
+        1 / seconds,
+        known.device,
+        False,
+        f"{SHIPPED}, scaled by matmul operations relative to IQL",
+        True,
+    )
 
 
 def size_of(name: str, settings: dict[str, Any]) -> tuple:

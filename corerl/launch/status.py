@@ -34,7 +34,7 @@ class Group(NamedTuple):
     steps: int
     score: float | None
     message: str
-    unit: str = ""  # "return" where the task has no scale
+    unit: str = ""  # "return" if the task has no reference scores
 
 
 def groups(root: Path) -> Iterator[Group]:
@@ -48,7 +48,7 @@ def groups(root: Path) -> Iterator[Group]:
         raise CorerlError(
             " ".join(
                 [
-                    f"There are no runs below {root}. Give the folder of runs (root= of corerl train).",
+                    f"There are no runs below {root}. Give the folder of runs (`root` in corerl train).",
                     *skipped,
                 ]
             )
@@ -199,13 +199,13 @@ def _asked_for(what: str, given: list[str]) -> Iterator[Group]:
 
     if Path(what).is_dir() and what not in sweeps():
         raise CorerlError(
-            f"{what} is a folder, but {' '.join(given)} is for a sweep. Give the folder alone to "
-            "list all its runs, or the name of a sweep with these settings."
+            f"{what} is a folder, but {' '.join(given)} is for a sweep. Give only the folder to "
+            "list all its runs, or a sweep's name with these settings."
         )
     if what not in sweeps() and not what.endswith(".yaml"):
         raise CorerlError(
             f"There is no folder and no sweep {what!r}.{nearest(what, sweeps())} "
-            f"Sweeps: {', '.join(sweeps())}."
+            f"The sweeps are {', '.join(sweeps())}."
         )
     found = distinct(cells([f"sweep={what}", *given]))
     for cfg, name in zip(found, names(found), strict=True):

@@ -34,26 +34,33 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds every option, and the runs, to a parser."""
     add = parser.add_argument
     run_help = (
-        "folders of runs, <root>/<task>/<algorithm>-<hash>, then settings that change how their "
-        "policies act"
+        "folders of runs, <root>/<task>/<algorithm>-<hash>, and after them settings that only "
+        "change how policies act"
     )
     add("runs", nargs="+", metavar="RUN", help=run_help)
     add("--seed", type=int, help="one of the run's seeds (default: all)")
     add("--device", default="cpu", help="cpu, cuda, cuda:N or auto (default: cpu)")
     add("--episodes", type=int, help="episodes to play with each seed (default: 100)")
-    add("--task", help="play another task, with the same observations and actions")
-    add("--tau", type=float, help="for cvar_offline: CVaR level to play for (default: the run's)")
+    add("--task", help="another task to play, with the same observations and actions")
+    add(
+        "--tau",
+        type=float,
+        help="for cvar_offline: CVaR level that the policy optimises (default: the run's)",
+    )
     add(
         "--steer",
         metavar="OTHER",
         help="another run, whose critic chooses among the policy's samples",
     )
-    add("--samples", help="with --steer: samples per state (default 10, several as 1,10,50)")
+    add(
+        "--samples",
+        help="with --steer: samples per state, or several such as 1,10,50 (default: 10)",
+    )
     add(
         "--temperature",
         help=(
-            "with --steer: temperature of the softmax of Q, 0 for the best sample (default 1, several "
-            "as 0,1)"
+            "with --steer: temperature of the softmax over Q, or several such as 0,1 (0: the best sample, "
+            "default: 1)"
         ),
     )
     add(
@@ -78,30 +85,38 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     ope = parser.add_argument_group("off-policy evaluation")
     add = ope.add_argument
-    add("--method", default="", help="fqe,is,pdis,snis,snpdis,dr,sndr,cdf,sncdf")
-    add("--data", metavar="TASK", help="dataset to judge on (default: the run's own)")
+    add(
+        "--method",
+        default="",
+        help="methods, separated by commas: fqe,is,pdis,snis,snpdis,dr,sndr,cdf,sncdf",
+    )
+    add("--data", metavar="TASK", help="dataset that the estimates use (default: the run's own)")
     add(
         "--policy",
         choices=("act", "sample"),
-        help="act: actions as in evaluation (default), sample: actions drawn from the policy",
+        help="act (actions as in evaluation, the default) or sample (actions drawn from the policy)",
     )
-    add("--epsilon", type=float, help="share of random discrete actions (default: as evaluated)")
+    add(
+        "--epsilon",
+        type=float,
+        help="probability of a random discrete action (default: as in evaluation)",
+    )
     add(
         "--discount",
         type=float,
-        help="discount of the return (default: the algorithm's, else 0.99)",
+        help="discount of the return (default: the algorithm's, or 0.99 if it has none)",
     )
     add(
         "--horizon",
         type=int,
-        help="steps of an episode that count (default: the longest episode's)",
+        help="number of steps that count in each episode (default: the longest episode's length)",
     )
     cut = "leave out episodes that stop before the horizon without a terminal state"
     add("--leave-out-cut", action="store_true", default=None, help=cut)
     add(
         "--behaviour",
         choices=("recorded", "fitted", "auto"),
-        help="source of the propensities: in the data, or a model fitted to it",
+        help="propensities as recorded in the data (default), or fitted by a model",
     )
     add(
         "--clip",
@@ -109,21 +124,33 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="Q",
         help="clip importance weights at this quantile, such as 0.999",
     )
-    add("--kernel", choices=tuple(KERNELS), help="kernel over actions (default: gaussian)")
+    add(
+        "--kernel",
+        choices=tuple(KERNELS),
+        help="kernel around the policy's continuous action (default: gaussian)",
+    )
     add(
         "--bandwidth",
         type=float,
         help="width of the kernel, in standard deviations of the data's actions (default: 1)",
     )
-    add("--interval", choices=intervals.METHODS, help="default: bootstrap")
+    add(
+        "--interval",
+        choices=intervals.METHODS,
+        help="method of the confidence intervals (default: bootstrap)",
+    )
     add("--level", type=float, help="confidence level of the interval (default: 0.95)")
     add(
         "--bounds",
         type=float,
         nargs=2,
-        help="lowest and highest possible weighted return of an episode",
+        help="for hoeffding and bernstein: lowest and highest possible weighted return of an episode",
     )
-    add("--upper", type=float, help="for cdf: the largest possible return")
+    add(
+        "--upper",
+        type=float,
+        help="for cdf: the largest possible return (default: the largest recorded)",
+    )
     finite = "for fqe: count the return only up to the horizon"
     add("--finite", action="store_true", default=None, help=finite)
     add("--fqe", nargs="*", metavar="KEY=VALUE", help=_settings())
@@ -148,7 +175,7 @@ def refuse(args: argparse.Namespace, names: Sequence[str], why: str, instead: st
         for name in names
         if getattr(args, name) not in (None, "") and (name != "acting" or args.acting)
     ]
-    require(not given, f"{why}: leave {' and '.join(given)} out{instead}")
+    require(not given, f"{why}. Leave {' and '.join(given)} out{instead}")
 
 
 def refuse_unused(args: argparse.Namespace, methods: Sequence[str]) -> None:
@@ -187,7 +214,9 @@ def numbers(text: str, kind: type, option: str, wanted: str) -> list:
     try:
         return [kind(value) for value in text.split(",")]
     except ValueError:
-        raise CorerlError(f"{option} {text} must be {wanted}, or several with commas.") from None
+        raise CorerlError(
+            f"{option} {text} must be {wanted}, or several separated by commas."
+        ) from None
 
 
 WANTED = {int: "a whole number, such as 1000", float: "a number", bool: "true or false"}
@@ -201,7 +230,8 @@ def fqe_settings(settings: list[str]) -> fqe.Settings:
     for text in settings:
         key, _, value = text.partition("=")
         require(
-            key in known, f"--fqe has no setting {key!r}. Its settings: {', '.join(sorted(known))}"
+            key in known,
+            f"--fqe has no setting {key!r}. Its settings are {', '.join(sorted(known))}",
         )
         try:
             values[key] = _parsed(value, kinds[key])

@@ -132,7 +132,7 @@ def _held_out(dataset: Dataset, seed: int) -> np.ndarray:
     n = dataset.n_episodes
     if n == 1:
         raise CorerlError(
-            f"{dataset.id} has only one episode, too few to fit its behaviour. Choose method fqe."
+            f"{dataset.id} has only one episode, too few to fit a model of the behaviour. Choose method fqe."
         )
     chosen = np.random.default_rng(seed).permutation(n)[: max(1, round(HELD_OUT * n))]
     held = np.zeros(n, bool)

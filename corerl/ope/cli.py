@@ -151,18 +151,18 @@ def _check_comparable(questions: dict[tuple[Task, float], list[Loaded]]) -> None
     for (task, other), (agent, *_) in questions.items():
         require(
             task.id == first.id,
-            f"--select compares policies on one dataset. {one.path} has {first.id}, {agent.path} has "
-            f"{task.id}. Choose one with --data",
+            f"--select compares policies on one dataset, but {one.path} has {first.id} and {agent.path} has "
+            f"{task.id}. Choose a dataset with --data",
         )
         require(
             task == first,
-            "--select needs policies with the same history and action_range. "
-            f"{one.path} and {agent.path} differ in them. Leave one out",
+            "--select needs policies with the same history and action_range, "
+            f"which differ between {one.path} and {agent.path}. Leave one of the two out",
         )
         require(
             other == discount,
-            f"--select compares returns with one discount. {one.path} has {discount:g}, "
-            f"{agent.path} has {other:g}. Choose one with --discount",
+            f"--select compares returns with one discount, but {one.path} has {discount:g} and "
+            f"{agent.path} has {other:g}. Choose a discount with --discount",
         )
 
 
@@ -191,7 +191,7 @@ def _play(console: Console, args: argparse.Namespace) -> int:
         played = simulation.simulate(agent, task, episodes, act=act)
         write = partial(simulation.write, agent, task, played)
         show = partial(simulation.tell, console, agent, task, played, risk=bool(args.risk))
-        kept &= _keep("Returns of every episode:", write, show)
+        kept &= _keep("Returns of every episode are in", write, show)
     return 0 if kept else 2
 
 
@@ -209,8 +209,7 @@ def _rewards(args) -> int:
         table = terminal.table(
             ("seed", "STARC distance", "rank correlation", "correlation", "rows"),
             title=(
-                f"{agent.label} of {agent.task.id}: its learned reward compared with the true "
-                "reward"
+                f"learned reward of {agent.label} on {agent.task.id}, compared with the true reward"
             ),
         )
         for d in found:
@@ -235,7 +234,7 @@ def check_task(agent: Loaded, data: Task) -> None:
     if names[0] != names[1]:
         raise CorerlError(
             f"{agent.path} learned to act in {names[0]} ({agent.task.id}), but {data.id} was "
-            f"recorded in {names[1]}. Choose data of its own task with --data."
+            f"recorded in {names[1]}. Choose data of the run's own task with --data."
         )
 
 
@@ -259,11 +258,11 @@ def _judge(
 def _print(console: Console, agent: Loaded, task: str, judgement: Judgement) -> None:
     table = terminal.table(
         (
-            *("seed", "method", "of the\nreturn", "estimate", "interval"),
+            *("seed", "method", "statistic", "estimate", "interval"),
             *("ESS / episodes", "clipped", "note"),
         ),
-        left=("method", "of the\nreturn", "note"),
-        title=f"{agent.label} of {agent.task.id}, judged on {task}",
+        left=("method", "statistic", "note"),
+        title=f"{agent.label} trained on {agent.task.id}, judged on {task}",
     )
     for row in judgement.rows:
         ess = f"{row.episodes:,}" if math.isnan(row.ess) else f"{row.ess:,.1f} / {row.episodes:,}"

@@ -45,7 +45,7 @@ class Terms:
         if self.weights is not None and (self.weights.sum(0) == 0).any():
             raise CorerlError(
                 "All weights are zero at some step, so self-normalised estimates do not exist. Choose a "
-                "shorter --horizon, or the method without self-normalisation, as is for snis."
+                "shorter --horizon, or a method without self-normalisation, such as `is` instead of `snis`."
             )
 
     @property

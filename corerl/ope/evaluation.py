@@ -121,8 +121,10 @@ def _rows(
 
 def _of_mass(law: ReturnLaw) -> str:
     if law.beyond > 0.005:
-        return f"{law.beyond:.2g} of probability above 1 is cut off"
-    return f"{law.missing:.2g} of probability is missing" if law.missing > 0.005 else ""
+        return f"total probability is {law.beyond:.2g} above 1 (cut off)"
+    if law.missing > 0.005:
+        return f"total probability is {law.missing:.2g} below 1 (put at the upper bound)"
+    return ""
 
 
 def _support(name: str, logs: Logs, weights: Weights | None) -> tuple[float, float]:
@@ -142,7 +144,8 @@ def _impossible(name: str, value: float, rewards: np.ndarray, steps: float, g: f
     low, high = (x and x * total for x in (low, high))  # nothing for ever is nothing
     if intervals.within(value, low, high):
         return ""
-    reason = "not fitted yet, or diverged" if name == "fqe" else "too few effective episodes"
+    critic = "the critic is not fitted yet, or diverged"
+    reason = critic if name == "fqe" else "there are too few effective episodes"
     return f"{IMPOSSIBLE}: {reason}"
 
 
@@ -192,7 +195,7 @@ def _weights(
         wanted = policy.actions(dataset.observations)
         require(
             wanted.shape[2] == 1,
-            "Importance weights of a stochastic policy need its log_prob: give Policy(log_prob=...)",
+            "Importance weights of a stochastic policy need its log-densities. Give Policy(log_prob=...)",
         )
         scale = options.bandwidth * dataset.actions.std(0, dtype=np.float64)
         ours = np.stack(
@@ -255,5 +258,5 @@ def _fitting(cfg: Settings) -> str:
 def _too_few(cfg: Settings) -> str:
     """Warns of an endless critic that remembers its start. After three constants 5 % of it are left."""
     constant = 1 / (cfg.polyak * (1 - cfg.discount)) if cfg.horizon is None else 0
-    few = f" (too few: the critic's initial values fade with a time constant of {constant:,.0f} updates)"
+    few = f" (too few, as the critic's initial values fade with a time constant of {constant:,.0f} updates)"
     return few if cfg.steps < 3 * constant else ""

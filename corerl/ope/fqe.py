@@ -38,7 +38,7 @@ class Settings(config.Settings):
 
     prefix: ClassVar[str] = "fqe."
 
-    steps: int = positive(100_000)  # updates of the critics
+    steps: int = positive(100_000)  # number of updates of the critics
     lr: float = positive(1e-4)
     batch_size: int = positive(256)
     hidden_layers: int = at_least(0, 2)
@@ -46,7 +46,9 @@ class Settings(config.Settings):
     layer_norm: bool = False  # LayerNorm after every hidden activation
     polyak: float = within(0.01, "(0, 1]")  # share of new weights in targets, every update
     discount: float = 0.99  # discount of the estimated return
-    horizon: int | None = within(None, "[1, 1e12]")  # steps that count per episode (null: endless)
+    horizon: int | None = within(
+        None, "[1, 1e12]"
+    )  # steps that count in each episode (null: no limit)
     critics: int = positive(1)  # critics per policy (their values are averaged)
     seed: int = 0  # seed of initial weights and batches
 

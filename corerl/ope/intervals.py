@@ -107,9 +107,9 @@ def _check_within(contributions: np.ndarray, low: float, high: float) -> None:
     if not inside.all():
         first = int(inside.argmin())
         raise CorerlError(
-            f"Episode {first} of {len(inside)} contributes {contributions[first]:.6g}, outside the "
-            f"bounds {low:g} and {high:g}. Give wider bounds of the weighted return (for fqe "
-            "of V(s_0)), or leave bounds out to use the observed range."
+            f"Episode {first} of {len(inside)} contributes {contributions[first]:.6g} to the mean, outside "
+            f"the bounds {low:g} and {high:g}. Give wider bounds for the weighted return (for fqe, "
+            "V(s_0)), or leave bounds out to use the observed range."
         )
 
 

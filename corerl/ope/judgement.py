@@ -21,9 +21,9 @@ class Options:
     """The options of judging policies. Every estimate of one table shares them."""
 
     discount: float = 0.99  # discount of the estimated return
-    horizon: int | None = None  # steps of an episode that count (null: the longest episode's)
-    leave_out_cut: bool = False  # leaves out episodes that stop before the horizon, with no end
-    behaviour: str = "recorded"  # behaviour probabilities: recorded | fitted (auto: recorded)
+    horizon: int | None = None  # steps that count in each episode (null: longest episode's length)
+    leave_out_cut: bool = False  # leaves out episodes that stop early without a terminal state
+    behaviour: str = "recorded"  # recorded (in the data) | fitted (by a model) | auto (recorded)
     clip: float | None = None  # quantile at which importance weights are clipped (null: none)
     kernel: str = "gaussian"  # kernel over continuous actions, for deterministic policies
     bandwidth: float = 1.0  # kernel width, in standard deviations of the recorded actions
@@ -32,7 +32,7 @@ class Options:
     bounds: tuple[float, float] | None = None  # known range of an episode's weighted return
     statistics: Sequence[str] = STATISTICS  # statistics of the return to estimate
     upper: float | None = None  # largest possible return (null: the largest recorded)
-    finite: bool = False  # FQE's return ends at the horizon (false: endless)
+    finite: bool = False  # FQE counts rewards only up to the horizon (false: without a limit)
     fqe: Settings = field(default_factory=Settings)
     seed: int = 0  # seed of all random draws
 
@@ -53,7 +53,7 @@ class Options:
         )
         require(
             self.interval in intervals.BY_RANGE,
-            f"interval={self.interval} does not use bounds: leave bounds out, or choose "
+            f"interval={self.interval} does not use bounds. Leave bounds out, or choose "
             f"{' or '.join(intervals.BY_RANGE)}",
         )
 

@@ -49,7 +49,7 @@ def log_kernel(
     require(kernel in KERNELS, f"kernel={kernel} is not one of {', '.join(KERNELS)}")
     require(
         bool((scale > 0).all()),
-        "bandwidth, and the standard deviation of every action dimension, must be positive",
+        "The bandwidth and the standard deviation of every action dimension must be positive",
     )
     density, below = KERNELS[kernel]
     far = np.abs(wanted)

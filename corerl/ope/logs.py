@@ -144,7 +144,7 @@ class Weights:
         require(clip is None or 0 < clip < 1, f"clip={clip} must be a quantile in (0, 1)")
         require(
             not np.isnan(log_ratios).any(),
-            "A weight is NaN, because a recorded propensity is NaN. Repair or drop its row",
+            "A weight is NaN, because a recorded propensity is NaN. Repair or remove its row",
         )
         if (log_ratios == np.inf).any():
             raise CorerlError(

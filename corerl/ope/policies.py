@@ -86,7 +86,7 @@ def together(policies: Sequence[Policy]) -> Policy:
     first = policies[0]
     require(
         all(p.discrete == first.discrete and p.sizes == first.sizes for p in policies),
-        "Policies with different observations or actions cannot be judged together. Judge each alone",
+        "Policies with different observations or actions cannot be judged together. Judge each on its own",
     )
 
     def joined(name: str) -> Callable | None:
@@ -179,7 +179,11 @@ def _discrete(agent: Loaded, width: int, count: int, epsilon: float | None) -> P
             parts.append(((1 - share) * one_hot + share / count).cpu())
         return torch.cat(parts, 1).numpy()
 
-    shown = "as evaluated" if epsilon is None else f"best actions, {epsilon:g} of them random"
+    shown = (
+        "as evaluated"
+        if epsilon is None
+        else f"best actions, or random ones with probability {epsilon:g}"
+    )
     return Policy(agent.seeds, probabilities=probabilities, sizes=(width, count), description=shown)
 
 

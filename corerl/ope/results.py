@@ -56,7 +56,8 @@ def read(path: Path) -> list[dict[str, str]]:
     columns = [*Row._fields, *KEYS]
     if rows and (rows[0] != columns or any(len(row) != len(columns) for row in rows)):
         raise CorerlError(
-            f"{path} is damaged: its columns are not {', '.join(columns)} in every row. Repair or remove it."
+            f"{path} is damaged, because not every row has the columns {', '.join(columns)}. Repair or "
+            "remove the file."
         )
     return [dict(zip(columns, row, strict=True)) for row in rows[1:]]
 
@@ -95,7 +96,7 @@ class Judged(NamedTuple):
     """
 
     algorithm: str
-    run: str  # its folder's name
+    run: str  # name of the run's folder
     seed: int
     updates: int
     distance: float

@@ -149,7 +149,7 @@ class Selection(NamedTuple):
     rank: float
     rank_low: float
     rank_high: float
-    rank_low_of_groups: float  # interval of a bootstrap that draws whole algorithms
+    rank_low_of_groups: float  # ends of the interval from a bootstrap over algorithms
     rank_high_of_groups: float
     regret_1: float
     regret_3: float

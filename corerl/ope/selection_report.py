@@ -38,8 +38,8 @@ def report(
     policies, given, impossible = _played(judged, dataset, methods, args)
     require(
         len(policies) > 1,
-        "--select needs at least two policies that were played in the simulator. Play some first: "
-        "corerl evaluate RUN",
+        "--select needs at least two policies that training evaluated in the simulator. Train with "
+        "eval.episodes=10, or play pending evaluations with: corerl evaluate RUN --pending",
     )
     truths = np.array([policy.truth for policy in policies])
     labels = [policy.algorithm for policy in policies]
@@ -96,7 +96,8 @@ def _played(
         for i, seed in enumerate(agent.seeds):
             if seed not in known:
                 print(
-                    f"corerl: left out {agent.path}, seed {seed}, which was never played in the simulator",
+                    f"corerl: left out {agent.path}, seed {seed}, which training did not evaluate in the "
+                    "simulator",
                     file=sys.stderr,
                 )
                 continue
@@ -149,7 +150,7 @@ def _print_ranks(
             *("overrated by", "distance\nfrom the data"),
         ),
         left=("algorithm",),
-        title=f"mean ranks (0 worst, 1 best), by {method}",
+        title=f"mean ranks of the policies by {method} (0 is worst, 1 is best)",
     )
     order = sorted(ranks.items(), key=lambda item: item[1][2] - item[1][1])
     for label, (count, guessed, true) in order:

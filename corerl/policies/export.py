@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--units",
         choices=("unit", "env"),
         default="unit",
-        help="units of continuous actions. unit: [-1, 1], env: the environment's (default: unit)",
+        help="units of continuous actions: unit ([-1, 1], the default) or env (the environment's)",
     )
 
 
@@ -58,7 +58,8 @@ def run(args: argparse.Namespace) -> int:
     print(f"{args.out}: {facts['algorithm']} on {facts['task']}, seed {facts['seed']}")
     shape = ", ".join(map(str, facts["observation_shape"]))
     print(
-        f"  observation {facts['observation_dtype']} (n, {shape}) -> action: actions are {facts['actions']}"
+        f"  takes observation, {facts['observation_dtype']} (n, {shape}), and returns action, "
+        f"{facts['actions']}"
     )
     for name in ("greedy", "observation_parts", "history"):
         if name in facts:
@@ -115,7 +116,9 @@ def export(
         "actions": "numbers (n,)" if discrete else f"(n, {made.shape[1]}) in {policy.range}",
     }
     if random:
-        facts["greedy"] = f"never acts at random (its evaluation does, with probability {random:g})"
+        facts["greedy"] = (
+            f"the file never acts at random, but evaluation does with probability {random:g}"
+        )
     if agent.task.history > 1:
         facts["history"] = f"{agent.task.history} observations side by side, oldest first"
     if agent.parts:

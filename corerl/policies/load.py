@@ -106,9 +106,9 @@ def _acting_otherwise(algo: Any, chosen: Mapping[str, Any]) -> Any:
             name in allowed,
             f"algo.{name} cannot be changed after training. With {algo.label}, "
             + (
-                f"only {', '.join(f'algo.{known}' for known in allowed)} can be"
+                f"only {', '.join(f'algo.{known}' for known in allowed)} can be changed"
                 if allowed
-                else "no setting can be"
+                else "no setting can be changed"
             ),
         )
     if not chosen:
@@ -129,7 +129,8 @@ def find(path: Path) -> tuple[Path, list[Path]]:
     """
     if not path.is_dir():
         raise CorerlError(
-            f"There is no run at {path}, which is not a folder. See your runs with: corerl status"
+            f"There is no run at {path}, because it is not a folder. The command `corerl status` lists "
+            "your runs"
         )
     if path.name.startswith("seeds-") and (path.parent / "config.yaml").exists():
         cell, groups = path.parent, [path]
@@ -141,8 +142,8 @@ def find(path: Path) -> tuple[Path, list[Path]]:
                 f"There are {len(cells)} runs below {path}. Name one of them: {some}"
                 f"{', ...' if len(cells) > 3 else ''}"
                 if cells
-                else f"{path} is not the folder of a run: it has no config.yaml. See your runs with: corerl "
-                "status"
+                else f"{path} is not the folder of a run, because it has no config.yaml. The command "
+                "`corerl status` lists your runs"
             )
         cell = cells[0]
         groups = [group for group, _ in groups_of(cell)]
@@ -159,8 +160,8 @@ def _tell_other_code(cfg: Config, cell: Path, groups: list[Path]) -> None:
     folders = [(group, seeds_of_group(group.name)) for group in groups]
     if old := code.of_another(folders, cfg.algo.name):
         print(
-            f"corerl: {cell}, seed{'s' if len(old) > 1 else ''} {', '.join(map(str, old))}: "
-            f"trained with different code of {cfg.algo.name}.py. The policy acts with today's code.",
+            f"corerl: {cell} trained seed{'s' if len(old) > 1 else ''} {', '.join(map(str, old))} "
+            f"with different code of {cfg.algo.name}.py. The policy acts with today's code.",
             file=sys.stderr,
         )
 
@@ -190,8 +191,7 @@ def settings(cell: Path) -> Config:
             name = saved.algo.name
             raise CorerlError(
                 f"{cell / 'config.yaml'} names {name}, which is not an algorithm of corerl. For your "
-                f"own algorithm, name its file with CORERL_ALGOS=path/to/{name}.py before the command, "
-                "or in os.environ."
+                f"own algorithm, set CORERL_ALGOS=path/to/{name}.py before the command, or in os.environ."
             ) from error
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise CorerlError(f"{cell / 'config.yaml'} cannot be read: {reason}.") from error

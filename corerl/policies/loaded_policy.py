@@ -91,7 +91,7 @@ class Loaded:
         """Chooses the level of CVaR to play for, from the next episode on."""
         require(
             self.tau is not None,
-            f"{self.label} cannot play for another tau than it was trained for. Leave tau out, or train "
+            f"{self.label} cannot optimise another tau than in training. Leave tau out, or train "
             "algo=cvar_offline, which learns every tau at once",
         )
         require(0 < tau <= 1, f"tau={tau:g} must lie in (0, 1]")
@@ -103,7 +103,7 @@ class Loaded:
         parts = [part for part in self._parts if seed in part.seeds]
         if not parts:
             known = ", ".join(map(str, self.seeds))
-            raise CorerlError(f"{self.path} has no seed {seed}. Its seeds: {known}.")
+            raise CorerlError(f"{self.path} has no seed {seed}. Its seeds are {known}.")
         return Loaded(self.cfg, self.path, parts, seed, self.acting)
 
     # Acting.

@@ -28,8 +28,13 @@ KINDS = (".mp4", ".gif")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_policy_arguments(parser, episodes=1)
-    parser.add_argument("--out", type=Path, default=Path("film.mp4"), help=f"{' or '.join(KINDS)}")
-    parser.add_argument("--fps", type=float, help="default: the environment's")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("film.mp4"),
+        help=f"file to write, {' or '.join(KINDS)} (default: film.mp4)",
+    )
+    parser.add_argument("--fps", type=float, help="frames per second (default: the environment's)")
 
 
 def add_policy_arguments(parser: argparse.ArgumentParser, episodes: int) -> None:
@@ -38,7 +43,7 @@ def add_policy_arguments(parser: argparse.ArgumentParser, episodes: int) -> None
     add("run", metavar="RUN", help="a run's folder, <root>/<task>/<algorithm>-<hash>")
     add("--seed", type=int, help="one of the run's seeds (default: its first)")
     add("--episodes", type=int, default=episodes, help=f"episodes to play (default: {episodes})")
-    add("--task", help="play another task, with the same observations and actions")
+    add("--task", help="another task to play, with the same observations and actions")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -127,7 +132,7 @@ def telling_what_is_missing(id: str) -> Iterator[None]:
         ):
             raise CorerlError(
                 f"{id} cannot be drawn here, because OpenGL without a screen is missing ({text}). "
-                "With a GPU, apt-get install libegl1 and set MUJOCO_GL=egl. Without, apt-get "
+                "With a GPU, run apt-get install libegl1 and set MUJOCO_GL=egl. Without a GPU, run apt-get "
                 "install libosmesa6 and set MUJOCO_GL=osmesa."
             ) from error
         raise

@@ -120,7 +120,9 @@ def tell(
     """
     whole = ~np.isnan(episodes.returns).any(1)
     scores = score(task, episodes)
-    title = f"{agent.label} of {agent.task.id}" + (f", in {task.id}" if task != agent.task else "")
+    title = f"{agent.label} trained on {agent.task.id}" + (
+        f", in {task.id}" if task != agent.task else ""
+    )
     title += "" if agent.tau is None else f", tau {agent.tau:g}"
     steering = {name: Path(f"{value}").name for name, value in agent.steering.items()}
     title += "".join(f", {name} {value}" for name, value in (agent.acting | steering).items())
@@ -152,7 +154,7 @@ def tell(
         reported += f", score {scores.mean():.1f}" + (
             f" ± {scores.std(ddof=1):.1f}" if len(means) > 1 else ""
         )
-    reported += " (± between seeds)." if len(means) > 1 else "."
+    reported += " (± is the standard deviation over seeds)." if len(means) > 1 else "."
     console.print(reported, soft_wrap=True, highlight=False)
     tau = risk_summary.own_tau(agent.cfg.algo) if agent.tau is None else agent.tau
     for i in np.flatnonzero(whole) if risk or task.id.startswith("risk/") else ():

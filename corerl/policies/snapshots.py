@@ -20,7 +20,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what `corerl data snapshots` takes."""
     add = parser.add_argument
     add("run", metavar="RUN", help="a run's folder, <root>/<task>/<algorithm>-<hash>")
-    add("--out", type=Path, required=True, help="FILE.safetensors, for algo.start.snapshots")
+    add(
+        "--out",
+        type=Path,
+        required=True,
+        help="FILE.safetensors to write, for algo.start.snapshots",
+    )
     add("--seed", type=int, help="one of the run's seeds (default: its first)")
     add("--episodes", type=int, default=10, help="episodes to play (default: 10)")
     add("--every", type=int, default=10, help="steps between two snapshots (default: 10)")
@@ -37,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     low, high = made.values.min(), made.values.max()
     print(
         f"{args.out}: {len(made.values):,} snapshots of {agent.label} on {made.task}, seed {agent.seeds[0]}, "
-        f"{args.episodes} episodes, values from {low:.3g} to {high:.3g}"
+        f"{args.episodes} episodes, critic's values from {low:.3g} to {high:.3g}"
     )
     return 0
 

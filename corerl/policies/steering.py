@@ -39,7 +39,7 @@ class Steered(RandomPolicy):
         require(
             not lacking,
             f"{other.path} has no seed {', '.join(map(str, lacking))}, so its critic cannot steer "
-            f"that seed of {agent.path}. Choose a seed that both have with --seed",
+            f"that seed of {agent.path}. With --seed, choose a seed that both runs have",
         )
         self._agent, self._other = agent, other
         self._samples, self._temperature = samples, temperature
@@ -71,5 +71,5 @@ def _check_spaces(agent: Loaded, other: Loaded) -> None:
     ):
         require(
             one == two,
-            f"{other.path} cannot steer {agent.path}, because their {what} differ: {two} and {one}",
+            f"{other.path} cannot steer {agent.path}, because their {what} differ ({two} and {one})",
         )

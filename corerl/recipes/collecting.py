@@ -169,7 +169,7 @@ def _save(path: Path, episodes: list[Episode], started: float) -> None:
 
 
 def _load(path: Path) -> tuple[list[Episode], float]:
-    with npz(path, "a part of a dataset in the making") as file:
+    with npz(path, "a part of an unfinished dataset") as file:
         parts = dict(file)
     ends = np.cumsum(parts["lengths"])
     episodes = []

@@ -83,9 +83,7 @@ def build(args: argparse.Namespace) -> int:
         notes.insert(0, args.note)
     if args.published and not _beside(parts):
         names = ", ".join(args.published)
-        notes.append(
-            f"{names} has no number for the algorithms and tasks of this report, in its unit."
-        )
+        notes.append(f"{names} has no number for the algorithms, tasks and units of this report.")
     written = datetime.now().astimezone().strftime("%d %B %Y, %H:%M %Z")
     words = Words(args.title, written, _command(args), notes)
     text = page(words, results, parts, pictures, data, options)
@@ -252,7 +250,7 @@ def _unfinished_notes(runs: pd.DataFrame) -> list[str]:
     if len(diverged):
         lines.append(
             f"These runs diverged, so every number below leaves them out: {_list(diverged)}. The other "
-            "seeds then flatter their algorithm."
+            "seeds then make the algorithm look better than it is."
         )
     rest = runs[~counted & (runs["state"] != "diverged")]
     if len(rest):

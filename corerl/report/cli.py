@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--metric",
         choices=("iqm", "median", "mean"),
         default="iqm",
-        help="aggregate by which algorithms and curves are sorted (default: iqm)",
+        help="aggregate that sorts the algorithms and is drawn against steps (default: iqm)",
     )
     add("--baseline", metavar="ALGO", help="compare every algorithm with this one")
     add("--replicates", type=int, default=10_000, help="bootstrap replicates (default: 10000)")
@@ -33,12 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--note",
         default="",
         metavar="TEXT",
-        help='text below every figure and at the head of the page, as "1/100 of the paper\'s updates"',
+        help='text below every figure and at the top of the page, such as "1/100 of the paper\'s updates"',
     )
     add(
         "--best",
         action="store_true",
-        help="count the best evaluation of every run instead of the last (the report says so)",
+        help="count the best evaluation of every run instead of the last",
     )
     add(
         "--unequal",

@@ -71,8 +71,8 @@ def _split_by_file(scores: pd.DataFrame, configs: dict[tuple[str, str], Settings
     if not labels:
         return pooled
     return [
-        f"{', '.join(sorted(labels))}: a task has several configurations, or the same seeds in several "
-        "files. So the report splits seeds by their file.",
+        f"Some task of {', '.join(sorted(labels))} has several configurations, or the same seeds in several "
+        "files. The report therefore splits the seeds by file.",
         *pooled,
     ]
 
@@ -83,7 +83,7 @@ def _pooled(files: pd.DataFrame) -> list[str]:
     if not labels:
         return []
     return [
-        f"{', '.join(sorted(labels))}: seeds of one task are in several score files, and the "
+        f"The seeds of {', '.join(sorted(labels))} on one task are in several score files, and the "
         "report pools them. To keep them apart, rename an algorithm or add a column `config`."
     ]
 

@@ -107,7 +107,10 @@ def _concat(parts: list[pd.DataFrame]) -> pd.DataFrame:
 def _nothing(paths: list[Path], runs: pd.DataFrame) -> str:
     where = ", ".join(map(str, paths))
     if not len(runs):
-        return f"There are no runs under {where}: no scores.csv and no status.json. Give a folder of runs."
+        return (
+            f"There is no scores.csv or status.json under {where}, so there are no runs. "
+            "Give a folder of runs."
+        )
     states = ", ".join(f"{n} {s}" for s, n in runs["state"].value_counts().items())
     return (
         f"No run under {where} has finished with a score ({states}). See corerl status, or add "

@@ -27,21 +27,21 @@ if TYPE_CHECKING:
     from corerl.report.sections import Section
 
 TOP_RULE = (
-    "Bold (in text *): the best mean of a row. Another mean is bold too if it lies in the best's 95% t "
-    "interval and Welch's 95% interval of their difference holds zero. "
+    "The best mean of a row is bold (in text, it has a *). Another mean is bold too if it lies in the best "
+    "mean's 95% t interval and Welch's 95% interval of their difference contains zero. "
     f"This needs at least {ENOUGH_SEEDS} seeds of both. The best aggregate is bold."
 )
 UNEQUAL_RULE = (
     "Where a row's runs have different or unknown numbers of steps, no number is bold, and there "
-    "is no probability of improvement. --unequal adds both."
+    "is no probability of improvement. The option --unequal adds both."
 )
 FEW_RULE = (
-    f"Grey, with the number n of seeds: an interval or standard deviation of fewer than {ENOUGH_SEEDS} "
-    "seeds. Such intervals are too narrow: they miss the true value in more than 5% of cases."
+    f"An interval or standard deviation of fewer than {ENOUGH_SEEDS} seeds is grey, with the number n of "
+    "seeds. Such intervals are too narrow and miss the true value in more than 5% of cases."
 )
 FLAT_RULE = (
-    "An interval is n/a where a bootstrap cannot vary: with one seed, with equal scores of all seeds, or "
-    "with algorithms that never overlap."
+    "An interval is n/a where a bootstrap cannot vary, as with one seed, equal scores of all seeds, or "
+    "algorithms that never overlap."
 )
 
 
@@ -102,13 +102,13 @@ def _scores(section: Section, options: Options) -> Table:
         task_row(t, _emphasised([own.get((a, t)) for a in names], options)) for t in section.tasks
     ]
     columns = [column(a, [row.cells[i] for row in rows], algorithm=a) for i, a in enumerate(names)]
-    notes = [f"Per task: mean ± standard deviation over seeds (ddof 1). {TOP_RULE}"]
+    notes = [f"Rows of tasks show the mean ± standard deviation over seeds (ddof 1). {TOP_RULE}"]
     if section.aggregates is not None:
         equal = all(_comparable(row.cells, options) for row in rows if row.key in section.shared)
         rows += [_aggregate_row(section, metric, names, equal) for metric in options.metrics]
         notes.append(
-            f"Aggregates over {plural(len(section.shared), 'task')} with 95% stratified bootstrap "
-            f"intervals ({options.replicates:,} replicates). Optimality gap at γ = 100: lower is better."
+            f"Aggregates are over {plural(len(section.shared), 'task')}, with 95% stratified bootstrap "
+            f"intervals ({options.replicates:,} replicates). A lower optimality gap (at γ = 100) is better."
         )
     every = [cell for row in rows for cell in row.cells if cell is not None]
     if not all(_comparable(row.cells, Options()) for row in rows if not row.aggregate):

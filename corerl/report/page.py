@@ -77,8 +77,8 @@ def _summary(sections: Sequence[Section], words: Words, options: Options) -> str
     tasks = len({t for s in sections for t in s.runs["task"]})
     algorithms = len({a for s in sections for a in s.algorithms})
     return (
-        f"{plural(algorithms, 'algorithm')}, {plural(tasks, 'task')}, {plural(runs, 'run')}; "
-        f"the {options.protocol} counts. Written {words.written}."
+        f"{plural(algorithms, 'algorithm')}, {plural(tasks, 'task')}, {plural(runs, 'run')}. "
+        f"The {options.protocol} counts. Written {words.written}."
     )
 
 

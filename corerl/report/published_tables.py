@@ -21,14 +21,15 @@ if TYPE_CHECKING:
     from corerl.report.sections import Section
 
 DIFFERENCE_RULE = (
-    f"{UP}/{DOWN} after a published number: our number is higher/lower, and Welch's 95% interval of "
-    "the difference excludes zero. If the source gives no std or seeds, its number lies outside our "
-    "95% t interval instead. There is no mark without such a difference, for a single seed or equal scores "
-    "of all seeds. There is none either if the source's protocol differs from ours or is not stated."
+    f"{UP} or {DOWN} after a published number means that our number is higher or lower, and Welch's 95% "
+    "interval of the difference excludes zero. If the source gives no standard deviation or number of "
+    "seeds, its number must lie outside our 95% t interval instead. There is no mark if we have a single "
+    "seed, or if all our seeds have equal scores. There is no mark if the source's protocol differs from "
+    "ours or is not stated."
 )
 BUDGET_RULE = (
     "There is no mark where the numbers of steps differ, or where a source does not state its steps. "
-    "--unequal adds these marks."
+    "The option --unequal adds these marks."
 )
 OTHERS = "published-others"  # the file of those that were not run
 

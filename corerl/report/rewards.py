@@ -65,10 +65,11 @@ def _table(section: Section, found: pd.DataFrame, options: Options) -> Table:
         tuple(rows),
         digits=2,
         notes=(
-            "Mean and standard deviation over seeds. STARC distance (arXiv:2309.15257): 0 for a reward that "
-            "orders all policies as the true one does, about 0.71 for an unrelated one, 1 for its negative. "
-            "Its potentials are fitted on at most 20,000 rows of the data. The correlations compare "
-            "unshaped rewards, but comparisons determine a reward only up to shaping.",
+            "Mean and standard deviation over seeds. The STARC distance (arXiv:2309.15257) is 0 for a reward "
+            "that orders all policies as the true reward does. It is about 0.71 for an unrelated reward, and "
+            "1 for the negative of the true reward. Its potentials are fitted on at most 20,000 rows of the "
+            "data. The correlations compare unshaped rewards, but comparisons determine a reward only up to "
+            "shaping.",
         ),
     )
 

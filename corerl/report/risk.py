@@ -40,7 +40,7 @@ def add(section: Section, options: Options) -> None:
         section.tables.append(_table(section, options))
     elif options.risk:
         section.notes.append(
-            "There is no CVaR, because only folders of runs have the return of every episode."
+            "There is no CVaR, because it needs the return of every episode, which only folders of runs have."
         )
 
 
@@ -49,13 +49,13 @@ def plots(section: Section, look: dict, options: Options) -> dict[str, figures.P
     found: dict[str, figures.Plot] = {}
     if section.returns is not None and len(section.returns):
         found["returns"] = (
-            "Returns: share of episodes that return at most x, all seeds together. Dots are "
-            "(CVaR at tau, tau) for tau 0.05, 0.1, 0.25",
+            "Distribution of returns: share of episodes with a return of at most x, over all seeds. Dots are "
+            "at (CVaR at tau, tau) for tau 0.05, 0.1 and 0.25",
             partial(figures.distributions, section.returns, look),
         )
         if section.returns.groupby("task")["algorithm"].nunique().max() > 1:
             found["tradeoff"] = (
-                f"Mean return against its CVaR at {figures.TAIL:g}, means over seeds with 95% bootstrap "
+                f"Mean return and CVaR at {figures.TAIL:g}, as means over seeds with 95% bootstrap "
                 "intervals. The label of a point is the tau that its policy was trained for",
                 lambda: figures.tradeoff(trade_offs(section.returns, options)),
             )
@@ -178,10 +178,10 @@ def _table(section: Section, options: Options) -> Table:
     )
     notes = [f"Every row counts {played[0]}."] if equal else []
     notes += [
-        "In parentheses: the optimised measure. Returns are undiscounted. CVaR at tau is the mean "
+        "Parentheses name the optimised measure. Returns are undiscounted. CVaR at tau is the mean "
         "return of the worst share tau of a seed's episodes, averaged over seeds. The episode at "
-        "the boundary counts in part. In brackets: 95% bootstrap intervals over seeds and "
-        f"episodes ({replicates:,} replicates), over episodes alone for one seed."
+        "the boundary counts in part. Brackets show 95% bootstrap intervals over seeds and "
+        f"episodes ({replicates:,} replicates), or over the episodes of a single seed."
     ]
     notes += few_rule(row.cells[0] for row in rows)
     levels = sorted({*measures.TAUS, *section.returns["tau"].dropna()} - {1.0})

@@ -46,8 +46,8 @@ def table(section: Section, options: Options) -> Table:
         counts += f" ({pair_replicates:,} for probabilities)"
     every = [cell for row in rows for cell in row.cells]
     notes = [
-        f"The second column is library.get_interval_estimates of rliable {version('rliable')} with {counts}, "
-        f"after numpy.random.seed({SEED}).",
+        f"The second column comes from library.get_interval_estimates of rliable {version('rliable')} with "
+        f"{counts}, after numpy.random.seed({SEED}).",
         *_cut_note(section),
         *few_rule(every),
         *flat_rule(every),
@@ -73,7 +73,8 @@ def _cut_note(section: Section) -> list[str]:
         if row.seeds_min < row.seeds_max
     ]
     reported = (
-        "rliable needs the same number of seeds on every task, so it gets only the first seeds of"
+        "rliable needs the same number of seeds on every task, so it gets only the first seeds "
+        "of each task"
     )
     return [f"{reported}: {', '.join(cut)}."] if cut else []
 

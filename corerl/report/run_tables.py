@@ -25,15 +25,15 @@ def runs(results: Results, data: Data) -> str:
     differing = _differing(results)
     settings = (
         "<h3>Settings that differ between algorithms</h3><p>The table shows settings that two "
-        "algorithms on one task both have. Commas join the values of several "
+        "algorithms on one task both have, with different values. Commas separate the values of different "
         f"tasks.</p>{plain(*differing)}"
         if differing
         else ""
     )
     return (
         '<section><h2 id="runs">Runs and settings</h2><p>Time is wall-clock time if a run '
-        "recorded it, else steps / updates per second. Updates ran eager (off), compiled, or as "
-        f"one CUDA graph.</p><details><summary>{len(rows)} groups of "
+        "recorded it, else steps / updates per second. Updates ran eagerly (off), compiled (compile), or "
+        f"as one CUDA graph (graph).</p><details><summary>{len(rows)} groups of "
         f"seeds</summary>{plain(head, rows)}</details>{settings}</section>"
     )
 

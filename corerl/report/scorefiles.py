@@ -32,7 +32,7 @@ def read_file(path: Path) -> pd.DataFrame:
             head = file.readline()
         if b"reward_mean" in head:
             raise CorerlError(
-                f"{path} holds every run of NeoRL-2's grid. Choose configurations first: "
+                f"{path} holds every run of NeoRL-2's grid. Choose configurations first, with: "
                 "python -m corerl.report.published"
             )
         return read_scores(path)
@@ -104,7 +104,7 @@ def holds_best(path: Path) -> bool:
     return "evaluation" in rows.columns and rows["evaluation"].str.lower().eq("best").any()
 
 
-_NEEDED = "algorithm, task, seed, score (normalised x100) or return (raw), and optionally step"
+_NEEDED = "the columns algorithm, task, seed, score (normalised x100) or return (raw), and optionally step"
 
 
 def _check_names(path: Path, rows: pd.DataFrame) -> None:
@@ -305,7 +305,9 @@ def read_neorl2(path: Path) -> pd.DataFrame:
     rows = _csv(path)
     for column in ("algo", "task", "config", "seed", "reward_mean"):
         if column not in rows.columns:
-            raise CorerlError(f"{path} has no column {column!r}. Give NeoRL-2's file final_scores.")
+            raise CorerlError(
+                f"{path} has no column {column!r}. Give NeoRL-2's file final_scores.csv."
+            )
     rows = rows[np.isfinite(_numbers(path, rows, "reward_mean"))]
     # "12_actor_lr=0.0001,seed=7,mode=a": the leading number only counts the trials
     text = rows["config"].str.split("_", n=1).str[1]

@@ -26,20 +26,22 @@ class Section:
 
     name: str
     unit: str  # one of units.UNITS
-    runs: pd.DataFrame  # one row per run: the evaluation that counts, `last_step` of the run
+    runs: pd.DataFrame  # one row per run, with the evaluation that counts and `last_step`
     history: pd.DataFrame  # every evaluation
-    shared: list[str]  # tasks that every algorithm has, over which aggregates go
-    cells: dict[tuple[str, str], Cell]  # of every algorithm and task
+    shared: list[str]  # tasks that every algorithm ran, for the aggregates
+    cells: dict[tuple[str, str], Cell]  # the numbers of every algorithm and task
     aggregates: pd.DataFrame | None = None
     profiles: pd.DataFrame | None = None
     efficiency: pd.DataFrame | None = None  # the aggregate at every step that all seeds evaluated
     improvement: pd.DataFrame | None = None
     tables: list[Table] = field(default_factory=list)
-    others: list[Table] = field(default_factory=list)  # published numbers of algorithms not run
+    others: list[Table] = field(
+        default_factory=list
+    )  # published numbers of algorithms that were not run
     notes: list[str] = field(default_factory=list)
-    returns: pd.DataFrame | None = None  # of every episode, where risk is shown (risk.py)
-    folder: str = ""  # of its files, and its anchor on the page
-    labels: dict[str, str] = field(default_factory=dict)  # as load.Results has them
+    returns: pd.DataFrame | None = None  # return of every episode, if risk is shown (risk.py)
+    folder: str = ""  # folder of its files, and its anchor on the page
+    labels: dict[str, str] = field(default_factory=dict)  # `labels` of load.Results
 
     @property
     def scored(self) -> bool:

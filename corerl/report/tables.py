@@ -18,13 +18,13 @@ class Cell:
     low: float = math.nan
     high: float = math.nan
     n: str = ""
-    interval: bool = False  # show [low, high], also where it is unknown
-    top: bool = False  # emphasised: the best of its row, or not distinguishable from it
-    mark: str = ""  # UP or DOWN: differs from the reference column
+    interval: bool = False  # whether to show [low, high], even if it is unknown
+    top: bool = False  # whether it is bold, as the best of its row or tied with the best
+    mark: str = ""  # UP or DOWN if our number is higher or lower than this one
     # Distinct steps of its runs, None where some are unknown; empty where all are.
     budget: tuple[int | None, ...] = ()
     pretrained: int = 0  # updates on the data before those steps
-    ties: tuple[int, ...] = ()  # the columns that would share the emphasis, were they the best
+    ties: tuple[int, ...] = ()  # columns that this cell would be tied with if they were the best
 
     @property
     def few(self) -> bool:
@@ -55,8 +55,8 @@ class Column:
     name: str
     n: str = ""
     steps: str = ""
-    detail: str = ""  # where published numbers are from
-    algorithm: str = ""  # whose runs it shows
+    detail: str = ""  # source of published numbers
+    algorithm: str = ""  # algorithm whose runs the column shows
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ class Row:
     cells: tuple[Cell | None, ...]
     aggregate: bool = False
     key: str = ""
-    task: str = ""  # where the key is another
-    metric: str = ""  # of an aggregate
-    algorithms: tuple[str, ...] = ()  # whom it is about, where the columns do not say
+    task: str = ""  # the row's task, if the key is something else
+    metric: str = ""  # name of the metric, if the row is an aggregate
+    algorithms: tuple[str, ...] = ()  # the row's algorithms, if the columns do not name them
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ class Table:
     rows: tuple[Row, ...]
     digits: int = 1
     notes: tuple[str, ...] = ()
-    compares: bool = False  # holds published numbers beside ours (its first note is the rule)
-    steps: str = ""  # that all cells share, shown in the title
+    compares: bool = False  # whether it shows published numbers (its first note is the rule)
+    steps: str = ""  # steps that all cells share, for the title
 
 
 def shared(values: Iterable[str]) -> str:

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     """Prints a table of every algorithm and task with several settings, and writes it with a figure."""
     require(
         args.arms > 1 and args.episodes > 0,
-        f"--arms {args.arms} must be 2 or more, and --episodes {args.episodes} must be positive",
+        f"--arms {args.arms} must be at least 2, and --episodes {args.episodes} must be positive",
     )
     found = {
         at: policies for at, policies in collect(args.paths).items() if _settings(policies) > 1
@@ -111,7 +111,7 @@ def collect(paths: Iterable[Path]) -> dict[tuple[str, str], list[Policy]]:
             for seed in sorted(seeds - last.keys()):
                 file = directory / "returns.jsonl"
                 print(
-                    f"corerl: left out seed {seed} of {file}, which has no last evaluation",
+                    f"corerl: left out seed {seed} of {file}, because its last evaluation is missing",
                     file=sys.stderr,
                 )
             found[key] += [Policy(cell.name, seed, *last[seed]) for seed in seeds if seed in last]

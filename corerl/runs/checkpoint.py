@@ -134,7 +134,7 @@ def load_checkpoint(path: Path, replay: ReplayFiles | None = None) -> dict[str, 
     if written[0] != corerl.__version__ or written[1] not in READABLE:
         raise CorerlError(
             f"{path} was written by corerl {written[0]} (format {written[1]}), but this is "
-            f"{corerl.__version__} (format {FORMAT}). Finish the run with that version, or delete "
+            f"corerl {corerl.__version__} (format {FORMAT}). Finish the run with that version, or delete "
             f"{path.parent} to start over."
         )
     return state

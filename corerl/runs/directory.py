@@ -92,18 +92,18 @@ def task_directory(root: Path, task: str) -> Path:
     for part in task.split("/"):
         if part in ("", ".", "..") or part != part.strip():
             raise CorerlError(
-                f"Task {shown!r} cannot be the name of a folder: it has a part {part!r}. Rename the task "
-                "or file."
+                f"Task {shown!r} cannot be the name of a folder, because it has a part {part!r}. Rename "
+                "the task or file."
             )
         if len(part.encode(errors="replace")) > LONGEST:
             raise CorerlError(
-                f"Task {shown!r} cannot be the name of a folder: a part may have at most {LONGEST} bytes. "
-                "Rename the file."
+                f"Task {shown!r} cannot be the name of a folder, because a part has more than {LONGEST} "
+                "bytes. Rename the file."
             )
         if not part.isprintable() or "\\" in part:
             raise CorerlError(
-                f"Task {shown!r} cannot be the name of a folder: it contains \\ or unprintable characters. "
-                "Rename the file."
+                f"Task {shown!r} cannot be the name of a folder, because it has \\ or unprintable "
+                "characters. Rename the file."
             )
     return root / task
 

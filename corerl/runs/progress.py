@@ -110,11 +110,11 @@ class Display:
         if expected < LONG:
             return
         seeds = sum(len(key) for key in self._status)
-        place = f" ({self._place}, the others take more time)" if self._place else ""
+        place = f" ({self._place}, and the other cells take more time)" if self._place else ""
         self._print(
             f"{self._title}: {seeds} seed{'s' if seeds > 1 else ''} of {self._steps:,} updates, "
-            f"{together} at a time, takes about {duration(expected)} at {_rate(rate)} each, "
-            f"without evaluation{place}. Lower steps= or seeds= to train for less. Ctrl-C saves, "
+            f"{together} at a time, will take about {duration(expected)} at {_rate(rate)} each, "
+            f"without evaluation{place}. Lower steps or seeds to train for less time. Ctrl-C saves, "
             "and the same command resumes."
         )
 

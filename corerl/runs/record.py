@@ -193,7 +193,7 @@ class Record:
                 continue
             self.diverged[seed] = step
             print(
-                f"corerl: {self.label} on {self.task.id}: seed {seed} diverged "
+                f"corerl: {self.label} on {self.task.id} with seed {seed} diverged "
                 f"({not_finite(names, values[:, i])}) by step {step}. The other seeds continue",
                 file=sys.stderr,
             )

@@ -49,15 +49,15 @@ class Means:
         """Returns the sum of a metric, still zero."""
         require(
             name not in LINE,
-            f"Give the metric {name!r} another name, because every line of metrics.jsonl already has a "
-            f"{name}",
+            f"Give the metric {name!r} another name, because every line of metrics.jsonl already has "
+            f"the key {name}",
         )
         shape = getattr(value, "shape", None)
         found = type(value).__name__ if shape is None else f"{type(value).__name__} {tuple(shape)}"
         require(
             isinstance(value, Tensor) and shape == (self._seeds,),
-            f"The metric {name!r} is a {found}, but must be a Tensor of shape ({self._seeds},), one number "
-            "per seed",
+            f"The metric {name!r} is a {found}, but must be a Tensor of shape ({self._seeds},), with one "
+            "number per seed",
         )
         return torch.zeros_like(value, dtype=torch.promote_types(value.dtype, torch.float32))
 

@@ -39,7 +39,11 @@ class TensorBoardLogger:
         return SummaryWriter(self._directory, purge_step=step)
 
     def _give_up(self, error: Exception) -> None:
-        missing = ': pip install "corerl[tensorboard]"' if isinstance(error, ImportError) else ""
+        missing = (
+            '. Install it with: pip install "corerl[tensorboard]"'
+            if isinstance(error, ImportError)
+            else ""
+        )
         print(
             f"corerl: this run writes no TensorBoard files ({first_line(error)}){missing}",
             file=sys.stderr,

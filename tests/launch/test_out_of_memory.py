@@ -27,11 +27,11 @@ def raised(build) -> Exception:
 @pytest.mark.parametrize(
     ("error", "needs"),
     [
-        (raised(lambda: torch.empty(10**15)), r"this machine \(4,000,000\.0 GB at once\)"),
+        (raised(lambda: torch.empty(10**15)), r"this machine for another 4,000,000\.0 GB"),
         (raised(lambda: torch.empty(2**40, 2**40)), "this machine"),
-        (raised(lambda: np.empty(10**15)), r"this machine \(7\.\d* PiB at once\)"),
+        (raised(lambda: np.empty(10**15)), r"this machine for another 7\.\d* PiB"),
         (raised(lambda: bytearray(10**15)), "this machine"),
-        (GPU, r"the GPU \(20\.00 GiB at once\)"),
+        (GPU, r"the GPU for another 20\.00 GiB"),
     ],
 )
 def test_what_torch_and_numpy_say_is_told_in_settings(tmp_path, capfd, monkeypatch, error, needs):
@@ -61,7 +61,7 @@ def test_commands_that_train_nothing_say_it_too(monkeypatch, capsys):
     monkeypatch.setattr(cli, "_run", full)
     assert cli.main(["evaluate", "runs"]) == 2
     reported = capsys.readouterr().err
-    says(reported, "memory GPU (20.00 GiB")
+    says(reported, "memory GPU 20.00 GiB")
     assert reported.count("\n") == 1
     monkeypatch.setattr(cli, "_run", lambda argv: [][0])
     with pytest.raises(IndexError):

@@ -82,7 +82,7 @@ def test_evaluation_prints_scores_and_keeps_every_return(run, capsys):
 def test_one_episode_has_no_spread(run, capsys):
     assert main(["evaluate", str(run), "--episodes", "1"]) == 0
     table, reported = capsys.readouterr().out.split("2 seeds, ")
-    assert "±" not in table and "(± between seeds)" in reported
+    assert "±" not in table and "(± is the standard deviation over seeds)" in reported
 
 
 def test_evaluation_tells_the_tail_where_it_is_asked_for(run, capsys):
@@ -346,7 +346,7 @@ def test_numbered_actions_are_exported_as_numbers(discrete, tmp_path):
 @pytest.mark.parametrize("seed", [3, 5])
 def test_what_is_exported_is_greedy(exploring, tmp_path, capsys, seed):
     assert main(["export", str(exploring), "--seed", str(seed), str(tmp_path / "p.pt2")]) == 0
-    says(capsys.readouterr().out, "actions 0.5")
+    says(capsys.readouterr().out, "action 0.5")
 
 
 @pytest.mark.parametrize(("off", "kept"), [(5e-3, True), (5e-2, False)])

@@ -270,13 +270,13 @@ def test_a_run_that_cannot_be_written_stops_no_other(runs, capsys, tmp_path):
     options = ("--method", "fqe", "--select", str(tmp_path / "chosen"), *QUICK)
     status, out, err = evaluate(capsys, *both, *options)
     assert status == 2 and f"{first}/ope.csv" in err
-    assert "BC of" in out
+    assert "BC trained on" in out
     says(out, f"{runs['iql']}/ope.csv")
     assert "choosing among 4 policies" in out and (tmp_path / "chosen/selection.csv").exists()
     status, out, err = evaluate(capsys, *both, "--episodes", "1")
     assert status == 2
     says(err, f"{first}/evaluations.jsonl")
-    assert "BC of" in out and f"episode: {runs['iql']}/evaluations.jsonl" in out
+    assert "BC trained on" in out and f"episode are in {runs['iql']}/evaluations.jsonl" in out
 
 
 def test_a_run_that_is_named_twice_is_judged_once(runs, capsys, tmp_path):
@@ -284,7 +284,7 @@ def test_a_run_that_is_named_twice_is_judged_once(runs, capsys, tmp_path):
     options = ("--method", "fqe", "--select", str(tmp_path / "chosen"), *QUICK)
     status, out, err = evaluate(capsys, *named, *options)
     assert status == 0, err
-    assert "choosing among 4 policies" in out and out.count("IQL of") == 1
+    assert "choosing among 4 policies" in out and out.count("IQL trained on") == 1
 
 
 def test_choosing_by_fqe_on_data_with_cut_episodes(runs, capsys, tmp_path, monkeypatch):

@@ -209,7 +209,7 @@ def test_clipping_is_told():
     assert result.rows[0].value < plain.rows[0].value
 
 
-@pytest.mark.parametrize(("chance", "note"), [(0.5, ""), (0.8, "above 1"), (0.2, "missing")])
+@pytest.mark.parametrize(("chance", "note"), [(0.5, ""), (0.8, "above 1"), (0.2, "below 1")])
 def test_a_law_whose_weights_do_not_sum_to_one_says_so(chance, note):
     """Of 60 recorded actions 36 are 1, where half was expected."""
     actions = np.repeat([1, 0], [36, 24])
@@ -222,7 +222,7 @@ def test_a_law_whose_weights_do_not_sum_to_one_says_so(chance, note):
     for row in judge(constant(chance), dataset, ["cdf"]).rows:
         assert not lacking(row.note, note) and (row.note == "") == (note == "")
     share = abs(2 * (0.6 * chance + 0.4 * (1 - chance)) - 1)
-    assert not note or f"{share:.2g} of probability" in row.note
+    assert not note or f"total probability is {share:.2g}" in row.note
     assert all(row.note == "" for row in judge(constant(chance), dataset, ["sncdf"]).rows)
 
 

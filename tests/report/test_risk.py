@@ -63,7 +63,7 @@ def test_an_interval_of_few_seeds_carries_their_number(tmp_path, report, seeds):
     report(tmp_path / "runs")
     few = seeds < 5
     assert table(tmp_path / "out").count(f"] (n={seeds})") == 4 * few
-    assert bool(lacking(table(tmp_path / "out"), "Grey")) != (1 < seeds < 5)
+    assert bool(lacking(table(tmp_path / "out"), "grey")) != (1 < seeds < 5)
     assert (f"] (n={seeds})</sub>" in (tmp_path / "out/risk-raw/cvar.md").read_text()) == few
 
 

@@ -124,7 +124,7 @@ def test_with_equal_seeds_the_columns_differ_by_the_draws_alone(read):
     [
         (EQUAL, None),
         ({"A": {"x": 4, "y": 4}, "B": {"x": 9, "y": 9}}, None),
-        (UNEQUAL, "so it gets only the first seeds of: C 3 of 3-5, A 6 of 6-8."),
+        (UNEQUAL, "so it gets only the first seeds of each task: C 3 of 3-5, A 6 of 6-8."),
     ],
 )
 def test_one_line_says_which_seeds_are_left_out(report, tmp_path, seeds, line):
@@ -180,7 +180,7 @@ def test_its_note_says_how_to_draw_the_same(read, monkeypatch, replicates, repor
     section = section_of(read(scores(EQUAL)), replicates=replicates)
     (table,) = [t for t in section.tables if t.name == "rliable"]
     assert table.notes[0].startswith(
-        "The second column is library.get_interval_estimates of rliable "
+        "The second column comes from library.get_interval_estimates of rliable "
     )
     assert table.notes[0].endswith(reported)
 

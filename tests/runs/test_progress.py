@@ -111,7 +111,7 @@ def test_a_long_training_says_so_at_once_and_once(clock, capsys):
         clock.now = second
         shown.show("", status(0, step, learning=learning))
     reported = capsys.readouterr().err
-    says(reported, "10 seeds 1,000,000 2 13.9 100/s 1 4 steps=")
+    says(reported, "10 seeds 1,000,000 2 13.9 100/s 1 4 steps")
     assert reported.count("13.9") == 1
 
 

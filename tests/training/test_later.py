@@ -231,7 +231,7 @@ def test_what_cannot_be_is_one_sentence(tmp_path, monkeypatch, capsys):
         pending_evaluations.play(folder)
     for given in (["--episodes", "3"], ["--rewards"], ["--seed", "3"]):
         assert cli.main(["evaluate", str(folder), "--pending", *given]) == 2
-        assert f"leave {given[0]} out" in capsys.readouterr().err
+        assert f"Leave {given[0]} out" in capsys.readouterr().err
     with refused("run"):
         pending_evaluations.play(tmp_path / "nowhere")
     monkeypatch.delattr(bc, "build")

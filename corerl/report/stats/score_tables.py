@@ -29,8 +29,9 @@ def check(table: pd.DataFrame) -> pd.DataFrame:
     for column in RUN:
         if (i := _first(table[column].isna())) is not None:
             raise CorerlError(
-                f"Row {i} (from 0) of the score table, {_run_name(table.iloc[i])}, has no {column}. Give "
-                "one. For a name such as NA or None, read the file with keep_default_na=False."
+                f"Row {i} (counted from 0) of the score table, {_run_name(table.iloc[i])}, has no "
+                f"{column}. Give one. For a name such as NA or None, read the file with "
+                "keep_default_na=False."
             )
     for column in ("score", "step"):
         if column in table and (i := _first(~_finite(table[column]))) is not None:

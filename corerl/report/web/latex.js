@@ -72,7 +72,7 @@ async function copy(text) {
   } catch {
     done = document.execCommand("copy");
   }
-  area.after(make("p", { class: "copied", text: done ? "Copied." : "Select and copy." }));
+  area.after(make("p", { class: "copied", text: done ? "Copied." : "Not copied. Select the text and copy it." }));
 }
 
 const copyButton = (text) => make("button", { class: "copy", title: "copy as LaTeX", text: "LaTeX", on: () => copy(text()) });

@@ -24,11 +24,11 @@ function chip(kind, name) {
     if (!off[kind].delete(name)) off[kind].add(name);
     update();
   };
-  return make("button", { class: "chip", "data-kind": kind, "data-name": name, "aria-pressed": "true", title: "click to switch off or on", on: flip }, ...swatch, name);
+  return make("button", { class: "chip", "data-kind": kind, "data-name": name, "aria-pressed": "true", title: "click to hide or show", on: flip }, ...swatch, name);
 }
 
 function switches() {
-  const bar = make("div", { id: "switches", role: "group", "aria-label": "what is shown" });
+  const bar = make("div", { id: "switches", role: "group", "aria-label": "algorithms and tasks to show" });
   for (const kind of ["algorithms", "tasks"]) {
     const box = make("details", { class: kind }, make("summary", { text: kind }), make("div", { class: "chips" }, ...names(kind).map((name) => chip(kind, name))));
     box.open = kind === "algorithms" && names(kind).length < 9 && innerWidth > 700;

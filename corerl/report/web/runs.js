@@ -36,7 +36,7 @@ function showRuns(section, algorithm, task) {
 /** The settings of these runs: first those in which other algorithms on the task differ, then all. */
 function settings(groups, others) {
   const mine = [...new Set(groups.map((g) => g.settings))].filter((i) => i !== null).map((i) => data.settings[i]);
-  if (!mine.length) return [make("p", { class: "note", text: "Read from a score file: its settings are not known." })];
+  if (!mine.length) return [make("p", { class: "note", text: "These scores are from a score file, which does not have the settings." })];
   const value = (flat, key) => (flat[key] === undefined ? "–" : JSON.stringify(flat[key]));
   const keys = [...new Set(mine.flatMap(Object.keys))].filter((key) => !["algo.name", "label", "task"].includes(key)).sort();
   const foreign = others.filter((i) => i !== null).map((i) => data.settings[i]);
