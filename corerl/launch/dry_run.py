@@ -158,7 +158,7 @@ def _fitness(cfg: Config) -> tuple[str, str]:
             spaces.check(cfg.algo, "the task", *found)
         except CorerlError as error:
             refused = str(error)
-    return refused, _data(task)
+    return refused, _data(task) if cfg.algo.learns_from_data else ""
 
 
 @cache
@@ -181,8 +181,8 @@ def _simulator(task: Task, evaluates: bool, alone: bool) -> tuple[str, tuple[Spa
 def _data(task: Task) -> str:
     if not task.has_file or READERS[task.collection].find(task.name) is not None:
         return ""
-    if task.collection == "corerl":
-        return "data to make"
+    if task.collection in ("corerl", "file"):
+        return "data to make" if task.collection == "corerl" else "its file is missing"
     return (
         "needs a download, but CORERL_OFFLINE is set" if download.offline() else "data to download"
     )

@@ -81,6 +81,8 @@ def load(
     Raises:
         CorerlError: the dataset has images, actions that the algorithm does not take, or no transitions.
     """
+    if run.cfg.algo.phase == "online" and not run.cfg.algo.learns_from_data:
+        return _without_data(run, batch_size, next_actions)
     dataset = expert_rewards.relabelled(run, ended(vectors(run, timed=True), data), data)
     if labels is not None:
         require(
@@ -118,6 +120,21 @@ def load(
     buffer = kind(transitions, run.seeds, batch_size, run.device, of_rows, **options)
     buffer.discrete = dataset.discrete
     return buffer, Normalizer.of(mean, std).to(run.device)
+
+
+def _without_data(
+    run: Run, batch_size: int, next_actions: bool
+) -> tuple[OfflineBuffer, Normalizer]:
+    """Returns a buffer as of `load`, of one row that is in no batch, and a normaliser to be restored."""
+    env = run.task.make_training_env()
+    env.close()
+    states, actions = (
+        np.zeros((1, *space.shape)) for space in (env.observation_space, env.action_space)
+    )
+    none = np.zeros(1)
+    row = Transitions(states, actions, none, states, none, none, actions if next_actions else None)
+    buffer = OfflineBuffer(row, run.seeds, batch_size, run.device, labels=none)
+    return buffer, Normalizer.of(states[0], states[0] + 1).to(run.device)
 
 
 def load_demonstrations(

@@ -20,7 +20,7 @@ from corerl.data.columns import flags
 from corerl.data.dataset import Dataset
 from corerl.data.file_reading import is_file
 from corerl.data.files.fields import FileFields, first_text, observation_names, part, read
-from corerl.errors import CorerlError, RowError
+from corerl.errors import CorerlError, FileMissing, RowError
 
 WRITTEN = (
     *("observations", "actions", "rewards", "next_observations"),
@@ -46,8 +46,8 @@ def find(name: str) -> Path | None:
 
 
 def fetch(name: str) -> Path:
-    """Raises CorerlError: your own file comes from nowhere."""
-    raise CorerlError(
+    """Raises FileMissing: your own file comes from nowhere."""
+    raise FileMissing(
         f"There is no file {name}, which task=file/{name} names. Give its full path, or one from "
         f"{Path.cwd()}."
     )
