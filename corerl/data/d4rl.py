@@ -24,9 +24,9 @@ import numpy as np
 
 from corerl.data import download, tables
 from corerl.data.action_scaling import unit_actions
-from corerl.data.columns import flags
 from corerl.data.dataset import Dataset
-from corerl.data.file_reading import check_sizes, is_file, reading
+from corerl.data.files.arrays import flags
+from corerl.data.files.io import check_sizes, is_file, reading
 from corerl.errors import CorerlError, nearest
 
 # max_episode_steps of D4RL's registrations, longest matching prefix first.

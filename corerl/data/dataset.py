@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from corerl.data import arrays
-from corerl.data.columns import column, floats
-from corerl.data.dataset_checks import check
+from corerl.data.action_scaling import scaled_steps
+from corerl.data.files import arrays
+from corerl.data.files.arrays import column, floats
+from corerl.data.files.checks import check
 from corerl.errors import CorerlError
 
 OPTIONAL = ("behaviour_log_prob", "durations", "unlabelled")
@@ -139,9 +140,9 @@ class Dataset:
         """
         steps, parts = arrays.steps(
             *(id, observations, actions, rewards, terminated, truncated, next_observations),
-            *(episode, has_next, behaviour_log_prob, durations, low, high),
+            *(episode, has_next, behaviour_log_prob, durations),
         )
-        dataset = cls.from_steps(id, **steps)
+        dataset = cls.from_steps(id, **scaled_steps(id, steps, low, high))
         return replace(dataset, parts=parts, as_given=low is None and not dataset.discrete)
 
     def __len__(self) -> int:

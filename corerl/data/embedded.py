@@ -15,10 +15,9 @@ import h5py
 import numpy as np
 
 from corerl.data import download, mixtures, suites
-from corerl.data.atomic_file import replacing
-from corerl.data.columns import flags
 from corerl.data.dataset import Dataset
-from corerl.data.file_reading import check_sizes, npz, reading
+from corerl.data.files.arrays import flags
+from corerl.data.files.io import check_sizes, npz, reading, replacing
 from corerl.envs import cartpole, courier, goal_maze, pendulum, stitch_maze
 from corerl.errors import CorerlError
 

@@ -20,7 +20,7 @@ import numpy as np
 from corerl.data import download, tables
 from corerl.data.action_scaling import unit_actions
 from corerl.data.dataset import Dataset
-from corerl.data.file_reading import npz
+from corerl.data.files.io import npz
 from corerl.errors import CorerlError
 
 REPOSITORY = (

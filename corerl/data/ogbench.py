@@ -26,9 +26,9 @@ import gymnasium
 import numpy as np
 
 from corerl.data import download, simulators
-from corerl.data.columns import flags
 from corerl.data.dataset import Dataset
-from corerl.data.file_reading import npz, reading
+from corerl.data.files.arrays import flags
+from corerl.data.files.io import npz, reading
 from corerl.envs.goal_tasks import GoalTasks
 from corerl.errors import CorerlError
 

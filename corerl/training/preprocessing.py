@@ -12,7 +12,7 @@ from torch import Tensor
 from corerl.buffers.replay import OfflineBuffer
 from corerl.config import Settings, added, group, one_of, positive, require, within
 from corerl.data.dataset import Dataset, Transitions
-from corerl.data.dataset_checks import leaps
+from corerl.data.files.checks import leaps
 from corerl.errors import CorerlError
 from corerl.nn.networks import Normalizer
 from corerl.training import expert_rewards, inverse_dynamics, spaces, weighting

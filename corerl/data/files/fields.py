@@ -22,8 +22,8 @@ import h5py
 import numpy as np
 
 from corerl.config import Columns
-from corerl.data.file_reading import Npz, check_sizes, reading
-from corerl.data.files import formats
+from corerl.data.files import io
+from corerl.data.files.io import Npz, check_sizes, reading
 from corerl.errors import CorerlError
 
 NAMES = {
@@ -56,6 +56,7 @@ KINDS = {
 }
 
 
+NEEDED = ("observations", "actions", "rewards")
 SCALED = "in [-1, 1]"
 """What the attribute `actions` of an HDF5 file says where they are scaled already, as in our own exports."""
 
@@ -103,11 +104,15 @@ class FileFields:
         name = self.labels.get("terminated", [""])[0].removeprefix("column ")
         return name if name.lower() in ("done", "dones") else ""
 
+    def done_may_be_cut(self, columns: Columns) -> bool:
+        """Tells whether ends are called `done`, nobody said that they are true, and there are cuts too."""
+        return bool(self.done) and columns.terminated is None and "truncated" in self.arrays
+
     @cached_property
     def _lines(self) -> list[int] | None:
         if kind_of(self.path) != "csv":
             return None
-        found = formats.lines(self.path)
+        found = io.lines(self.path)
         known = all(len(array) == len(found) for array in self.arrays.values())
         return found if known else None
 
@@ -141,14 +146,14 @@ def read(path: Path, columns: Columns | None = None) -> FileFields:
         )
     with _reading(path, kind):
         if kind in ("csv", "parquet"):
-            return FileFields(*_of_table(formats.read_table(path, kind), columns), path)
+            return FileFields(*_of_table(io.read_table(path, kind), columns), path)
         if kind == "npz":
             with zipfile.ZipFile(path) as archive:
                 return FileFields(*_of_arrays(Npz(archive), columns), path)
         with h5py.File(path, "r") as file:
             check_sizes(file)
             scaled = str(file.attrs.get("actions")) == SCALED
-            return FileFields(*_of_arrays(formats.flattened(file), columns), path, scaled)
+            return FileFields(*_of_arrays(io.flattened(file), columns), path, scaled)
 
 
 def _reading(path: Path, kind: str) -> AbstractContextManager[None]:
@@ -175,7 +180,7 @@ def observation_names(path: Path) -> list[str]:
                 available = list(Npz(archive))
         else:
             with h5py.File(path, "r") as file:
-                available = list(formats.arrays(next(formats.episodes(file), file)))
+                available = list(io.arrays(next(io.episodes(file), file)))
     return _match(available, Columns()).get("observations", [])
 
 
@@ -261,9 +266,7 @@ def _of_table(table: Mapping[str, np.ndarray], columns: Columns) -> tuple[dict, 
     for field in NAMES:
         if getattr(columns, field) is None and (numbered := _numbered(table, field, found)):
             found[field] = numbered
-    arrays = {
-        field: formats.stacked([table[name] for name in names]) for field, names in found.items()
-    }
+    arrays = {field: io.stacked([table[name] for name in names]) for field, names in found.items()}
     widths = {field: array[0].size if array.ndim > 1 else 1 for field, array in arrays.items()}
     labels = {
         field: names
@@ -282,13 +285,13 @@ def _numbered(table: Iterable[str], field: str, found: dict[str, list[str]]) -> 
         CorerlError: they and the column may both be the field's vectors.
     """
     known = NAMES[field]
-    numbered, (single, *_) = formats.numbered(table, known), found.get(field, [""])
+    numbered, (single, *_) = io.numbered(table, known), found.get(field, [""])
     if not (single and numbered):
         return numbered
     if field not in VECTORS:
         return []
     name = single.lower().partition("/")[0]
-    if clear := formats.numbered(table, known[: known.index(name)]):
+    if clear := io.numbered(table, known[: known.index(name)]):
         return clear
     raise CorerlError(
         f"its columns {single} and {numbered[0]} may both be {field}. Choose with "

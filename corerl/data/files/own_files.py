@@ -9,24 +9,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from corerl.config import Columns, Data
-from corerl.data import download
-from corerl.data.atomic_file import replacing
-from corerl.data.columns import flags
+from corerl.data import download, simulators
 from corerl.data.dataset import Dataset
-from corerl.data.file_reading import is_file
-from corerl.data.files.fields import FileFields, first_text, observation_names, part, read
+from corerl.data.files.arrays import flags, without_actions
+from corerl.data.files.checks import Finding, of_columns, of_dataset
+from corerl.data.files.fields import NEEDED, FileFields, first_text, observation_names, part, read
+from corerl.data.files.io import is_file, replacing
 from corerl.errors import CorerlError, FileMissing, RowError
+
+if TYPE_CHECKING:
+    from corerl.data.tasks import Task
 
 WRITTEN = (
     *("observations", "actions", "rewards", "next_observations"),
     *("terminated", "truncated", "has_next", "behaviour_log_prob", "durations"),
 )
-NEEDED = ("observations", "actions", "rewards")
 
 
 def names() -> list[str]:
@@ -109,7 +111,7 @@ def assemble(id: str, contents: FileFields, data: Data, box: tuple | None) -> Da
             raise CorerlError(
                 f"{id}, {place}: {value!r} is not a number. Repair or drop the row."
             ) from None
-    if done_may_be_cut(contents, data):
+    if contents.done_may_be_cut(data.columns):
         arrays["terminated"] = _true_ends(arrays["terminated"], arrays["truncated"])
     low, high = bounds(data, None if contents.scaled else box)
     blank = without_actions(arrays["actions"])
@@ -119,13 +121,6 @@ def assemble(id: str, contents: FileFields, data: Data, box: tuple | None) -> Da
     dataset = Dataset.from_arrays(**arrays, low=low, high=high, id=id)
     dataset = _unlabelled(dataset, blank) if blank.any() else dataset
     return replace(dataset, parts=contents.parts) if contents.parts else dataset
-
-
-def without_actions(actions: np.ndarray) -> np.ndarray:
-    """Tells which rows `(N,)` have no action: all of its cells are empty."""
-    if actions.dtype.kind != "f":
-        return np.zeros(len(actions), bool)
-    return np.isnan(actions).reshape(len(actions), -1).all(1)
 
 
 def _beside(rows: np.ndarray, array: np.ndarray) -> np.ndarray:
@@ -142,12 +137,6 @@ def _unlabelled(dataset: Dataset, blank: np.ndarray) -> Dataset:
         )
         raise RowError("actions", int(np.argmax(partly)), 0, problem, dataset.id)
     return replace(dataset, unlabelled=blank)
-
-
-def done_may_be_cut(contents: FileFields, data: Data) -> bool:
-    """Tells whether a file's ends are called `done`, nobody said that they are true, and it has cuts too."""
-    named = data.columns.terminated is not None
-    return bool(contents.done) and not named and "truncated" in contents.arrays
 
 
 def _true_ends(done: np.ndarray, truncated: np.ndarray) -> np.ndarray:
@@ -183,6 +172,43 @@ def write(path: Path, dataset: Dataset) -> None:
     """Writes all of a dataset as npz. `load` reads the same back (continuous actions with bounds -1, 1)."""
     with replacing(path) as part, open(part, "wb") as file:
         np.savez(file, **fields_of(dataset))
+
+
+def check(task: Task) -> tuple[list[Finding], FileFields | None, Dataset | None]:
+    """Checks the file of a `file/PATH` task and returns the findings, contents and dataset if any."""
+    try:
+        path = find(task.name) or fetch(task.name)
+        contents = read(path, task.data.columns)
+    except CorerlError as error:
+        return [Finding(True, "file", str(error))], None, None
+    findings = [*of_columns(contents)]
+    if any(finding.fault for finding in findings):
+        return findings, contents, None
+    try:
+        own = replace(task.data, sha256=None)
+        box = task.box if task.env else None
+        dataset = assemble(task.id, contents, own, box)
+    except RowError as error:
+        place = contents.place(error.field, error.row, error.column)
+        return [*findings, Finding(True, place, f"it {error.problem}.")], contents, None
+    except CorerlError as error:
+        return [*findings, Finding(True, "file", str(error))], contents, None
+    findings += [*of_dataset(dataset, contents, task), *_of_environment(dataset, task)]
+    return findings, contents, dataset
+
+
+def _of_environment(data: Dataset, task: Task) -> list[Finding]:
+    """Lists what does not fit the environment."""
+    if task.env is None:
+        text = (
+            "no env=gym/module:Id is given. You can train on the file, but judge the policy only "
+            "by off-policy evaluation."
+        )
+        return [Finding(False, "environment", text)]
+    env = task.make_env()
+    misfit = simulators.misfit(env, data)
+    env.close()
+    return [Finding(True, "environment", f"{misfit}.")] if misfit else []
 
 
 # Observations that are dictionaries: `observations/position`, `observations/velocity`, ...

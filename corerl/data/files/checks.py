@@ -1,29 +1,157 @@
-"""`corerl data check PATH`: all that is wrong with your own file, and what looks wrong.
-
-A fault keeps the file from being trained on. A remark is what a person would want to know before a day of
-training: it may be meant.
-"""
+"""Checks of a file of your own, and of the arrays of a Dataset: shapes, dtypes, ends, finite numbers."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from itertools import islice
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from corerl.data import simulators
+from corerl.config import LARGEST
 from corerl.data.action_scaling import AS_NUMBERED, counted
-from corerl.data.columns import cuts, missing
-from corerl.data.dataset import Dataset
-from corerl.data.dataset_checks import leaps, too_many_actions
-from corerl.data.file_reading import such
-from corerl.data.files import own_files
-from corerl.data.files.fields import NAMES, FileFields, is_number, read
-from corerl.data.files.own_files import NEEDED
-from corerl.data.tasks import Task
+from corerl.data.files.arrays import cuts, missing, without_actions
+from corerl.data.files.fields import NAMES, NEEDED, FileFields, is_number
+from corerl.data.files.io import first_column, such
 from corerl.errors import CorerlError, RowError
+
+if TYPE_CHECKING:
+    from corerl.data.dataset import Dataset
+    from corerl.data.tasks import Task
+
+
+BLOCK = 4096
+"""Rows that are compared at a time: images take eight times their memory as float64."""
+
+
+def check(dataset: Dataset) -> None:
+    """Raises CorerlError with dataset id, field and row for the first thing that is wrong."""
+    _check_shapes(dataset)
+    _check_episodes(dataset)
+    for field in ("observations", "actions", "rewards"):
+        _check_finite(dataset, field, getattr(dataset, field))
+    _check_finite(dataset, "next_observations", dataset.next_observations, dataset.has_next)
+    if dataset.behaviour_log_prob is not None:
+        _check_finite(dataset, "behaviour_log_prob", dataset.behaviour_log_prob)
+
+
+def leaps(dataset: Dataset) -> np.ndarray:
+    """Returns the rows inside an episode whose next state is another than the next row's.
+
+    A feature differs by more than a thousandth of its own largest size: another one may be a time in seconds.
+    """
+    inside = dataset.has_next.copy()
+    inside[dataset.episode_ends - 1] = False
+    rows = np.flatnonzero(inside)
+    close = 1e-3 * np.abs(dataset.observations).max(0)
+    found = []
+    for some in np.array_split(rows, len(rows) // BLOCK + 1):
+        recorded = dataset.next_observations[some]
+        apart = np.abs(dataset.observations[some + 1].astype(np.float64) - recorded) > close
+        found.append(some[apart.any(tuple(range(1, apart.ndim)))])
+    return np.concatenate(found)
+
+
+def too_many_actions(dataset: Dataset) -> str:
+    """Says that an action's number is larger than networks take, or empty where none is."""
+    largest, most = int(dataset.actions.max()) if dataset.discrete else 0, LARGEST["width"]
+    if largest < most:
+        return ""
+    return (
+        f"{dataset.id} has action {largest:,}. Networks have one output per action, of {most:,} at most. "
+        "Renumber the actions from 0, without gaps"
+    )
+
+
+def _check_shapes(dataset: Dataset) -> None:
+    n = len(dataset.rewards)
+    if n == 0:
+        raise _error(dataset, "rewards", "it has no rows")
+    floats, flags = (np.float32,), (np.bool_,)
+    wanted = {
+        "observations": ((np.float32, np.uint8), None),
+        "actions": ((np.float32, np.int64), None),
+        "rewards": (floats, (n,)),
+        "next_observations": ((np.float32, np.uint8), dataset.observations.shape),
+        "terminated": (flags, (n,)),
+        "truncated": (flags, (n,)),
+        "has_next": (flags, (n,)),
+    }
+    if dataset.behaviour_log_prob is not None:
+        wanted["behaviour_log_prob"] = (floats, (n,))
+    if dataset.durations is not None:
+        wanted["durations"] = ((np.int64,), (n,))
+    if dataset.unlabelled is not None:
+        wanted["unlabelled"] = (flags, (n,))
+    for field, (dtypes, shape) in wanted.items():
+        array = getattr(dataset, field)
+        if len(array) != n:
+            raise _error(dataset, field, f"it has {len(array)} rows, but rewards has {n}")
+        if 0 in array.shape[1:]:
+            raise _error(dataset, field, f"its shape is {array.shape}, so its rows are empty")
+        if shape is not None and array.shape != shape:
+            raise _error(dataset, field, f"its shape is {array.shape}, but must be {shape}")
+        if array.dtype.type not in dtypes:
+            raise _error(
+                dataset,
+                field,
+                f"its dtype is {array.dtype}. Use Dataset.from_steps, which converts it",
+            )
+    if dataset.discrete and dataset.actions.min() < 0:
+        row = int(np.argmax(dataset.actions < 0))
+        problem = f"is {dataset.actions[row]}, but discrete actions are whole numbers from 0"
+        raise RowError("actions", row, None, problem, dataset.id)
+    if dataset.actions.ndim != (1 if dataset.discrete else 2):
+        raise _error(
+            dataset,
+            "actions",
+            f"its shape is {dataset.actions.shape}, but must be (N, A) for continuous or (N,) for discrete "
+            "actions",
+        )
+
+
+def _check_episodes(dataset: Dataset) -> None:
+    ends, n = dataset.episode_ends, len(dataset)
+    if len(ends) == 0 or ends[-1] != n:
+        raise _error(dataset, "episode_ends", f"its last entry must be {n}, the number of rows")
+    if ends[0] <= 0 or (np.diff(ends) <= 0).any():
+        raise _error(
+            dataset, "episode_ends", "its entries must increase, because no episode is empty"
+        )
+    is_end = np.zeros(n, bool)
+    is_end[ends - 1] = True
+    over = dataset.terminated | dataset.truncated
+    if (is_end != over).any():
+        row = int(np.argmax(is_end != over))
+        what = "ends an episode but has neither" if is_end[row] else "is inside an episode but has"
+        raise _error(
+            dataset,
+            "episode_ends",
+            f"row {row} {what} terminated {'nor' if is_end[row] else 'or'} truncated set",
+        )
+
+
+def _check_finite(
+    dataset: Dataset, field: str, array: np.ndarray, where: np.ndarray | None = None
+) -> None:
+    if array.dtype.kind != "f":
+        return
+    finite = np.isfinite(array)
+    if finite.all():
+        return
+    bad = ~finite.reshape(len(array), -1).all(axis=1)
+    if where is not None:
+        bad &= where
+    if bad.any():
+        row = int(np.argmax(bad))
+        value = array[row][~finite[row]].flat[0]
+        problem = f"holds {value}{such(bad)}. Repair or drop such rows"
+        raise RowError(field, row, first_column(~finite[row]), problem, dataset.id)
+
+
+def _error(dataset: Dataset, field: str, problem: str) -> CorerlError:
+    return CorerlError(f"Dataset {dataset.id}, field {field}: {problem}.")
+
 
 LARGE = 50.0
 """Mean size of a feature from which a fresh policy is saturated (corerl/training/preprocessing.py)."""
@@ -40,29 +168,7 @@ class Finding(NamedTuple):
     text: str
 
 
-def check(task: Task) -> tuple[list[Finding], FileFields | None, Dataset | None]:
-    """Checks the file of a `file/PATH` task and returns the findings, contents and dataset if any."""
-    try:
-        path = own_files.find(task.name) or own_files.fetch(task.name)
-        contents = read(path, task.data.columns)
-    except CorerlError as error:
-        return [Finding(True, "file", str(error))], None, None
-    findings = [*_of_columns(contents)]
-    if any(finding.fault for finding in findings):
-        return findings, contents, None
-    try:
-        own = replace(task.data, sha256=None)
-        box = task.box if task.env else None
-        dataset = own_files.assemble(task.id, contents, own, box)
-    except RowError as error:
-        place = contents.place(error.field, error.row, error.column)
-        return [*findings, Finding(True, place, f"it {error.problem}.")], contents, None
-    except CorerlError as error:
-        return [*findings, Finding(True, "file", str(error))], contents, None
-    return [*findings, *_of_dataset(dataset, contents, task)], contents, dataset
-
-
-def _of_columns(contents: FileFields) -> list[Finding]:
+def of_columns(contents: FileFields) -> list[Finding]:
     """Returns the fields that are missing, of another length, or hold what is no number."""
     found = []
     for field in (field for field in NEEDED if field not in contents.arrays):
@@ -79,9 +185,7 @@ def _of_columns(contents: FileFields) -> list[Finding]:
             text = f"it has {count:,} rows, but rewards has {rows['rewards']:,}."
             found.append(Finding(True, field, text))
     for field, array in contents.arrays.items():
-        blank = (
-            own_files.without_actions(array) if field == "actions" else np.zeros(len(array), bool)
-        )
+        blank = without_actions(array) if field == "actions" else np.zeros(len(array), bool)
         found += _of_cells(contents, field, array.reshape(len(array), -1), blank)
     return found
 
@@ -114,7 +218,7 @@ def _bad(field: str, values: np.ndarray) -> tuple[str, np.ndarray]:
     return "is not finite", ~np.isfinite(values) & (not unknown)
 
 
-def _of_dataset(data: Dataset, contents: FileFields, task: Task) -> list[Finding]:
+def of_dataset(data: Dataset, contents: FileFields, task: Task) -> list[Finding]:
     """Lists what looks unintended in a dataset, and what does not fit the environment."""
     found = [
         *_of_names(contents, task),
@@ -124,16 +228,6 @@ def _of_dataset(data: Dataset, contents: FileFields, task: Task) -> list[Finding
     ]
     if data.rewards.min() == data.rewards.max():
         found.append(Finding(False, "rewards", f"every reward is {data.rewards[0]:g}."))
-    if task.env is None:
-        text = (
-            "no env=gym/module:Id is given. You can train on the file, but judge the policy only "
-            "by off-policy evaluation."
-        )
-        return [*found, Finding(False, "environment", text)]
-    env = task.make_env()
-    if misfit := simulators.misfit(env, data):
-        found.append(Finding(True, "environment", f"{misfit}."))
-    env.close()
     return found
 
 
@@ -163,7 +257,7 @@ def _of_ends(data: Dataset, contents: FileFields, task: Task) -> list[Finding]:
                 text + "time limits, put them in a column of their own (truncated).",
             )
         )
-    if own_files.done_may_be_cut(contents, task.data):
+    if contents.done_may_be_cut(task.data.columns):
         both = int(arrays["terminated"].astype(np.float64).sum()) - int(data.terminated.sum())
         if both:
             text = (
