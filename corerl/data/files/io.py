@@ -30,10 +30,11 @@ def is_file(path: Path) -> bool:
     return path.is_file()
 
 
+AGAIN = "delete it, and get it again"
+
+
 @contextmanager
-def reading(
-    path: Path | str, kind: str, mend: str = "delete it, and get it again"
-) -> Iterator[None]:
+def reading(path: Path | str, kind: str, mend: str = AGAIN) -> Iterator[None]:
     """Turns any error inside into one CorerlError that names the file and how to mend it."""
     if not (is_file(Path(path)) or Path(path).is_dir()):
         raise CorerlError(f"There is no file {path}.")
@@ -46,21 +47,36 @@ def reading(
 
 
 @contextmanager
-def npz(path: Path | str, kind: str = "an npz file") -> Iterator[Npz]:
+def npz(path: Path | str, kind: str = "an npz file", mend: str = AGAIN) -> Iterator[Npz]:
     """A block with the arrays of a file by name, as `np.load` gives them, with errors as `reading`."""
-    with reading(path, kind), zipfile.ZipFile(path) as archive:
+    with reading(path, kind, mend), zipfile.ZipFile(path) as archive:
         yield Npz(archive)
 
 
-def check_sizes(file: h5py.File) -> None:
-    """Raises CorerlError where an HDF5 file's array claims more than the file can hold, compressed or not."""
-    size = Path(file.filename).stat().st_size
-    for name, item in file.items():
-        if isinstance(item, h5py.Dataset) and item.nbytes > MOST_COMPRESSED * size:
-            raise CorerlError(
-                f"{name} would unpack to {item.nbytes:,} bytes, but the whole file has only "
-                f"{size:,}. The file is damaged: get it again."
-            )
+@contextmanager
+def hdf5(path: Path | str, kind: str = "an HDF5 file", mend: str = AGAIN) -> Iterator[h5py.File]:
+    """A block with a file that is open to read, with errors as `reading`.
+
+    Raises:
+        CorerlError: an array claims more than the file can hold, compressed or not.
+    """
+    with reading(path, kind, mend), h5py.File(path, "r") as file:
+        size = Path(path).stat().st_size
+        for name, item in file.items():
+            if isinstance(item, h5py.Dataset) and item.nbytes > MOST_COMPRESSED * size:
+                raise CorerlError(
+                    f"{name} would unpack to {item.nbytes:,} bytes, but the whole file has only "
+                    f"{size:,}. The file is damaged: get it again."
+                )
+        yield file
+
+
+def check_keys(file: Mapping[str, Any], keys: Iterable[str], whose: str) -> None:
+    """Raises CorerlError where a file lacks an array that all files of its kind have."""
+    if missing := [key for key in keys if key not in file]:
+        raise CorerlError(
+            f"it has no {', '.join(missing)}, which {whose} files have. It has {', '.join(file)}."
+        )
 
 
 class Npz(Mapping[str, np.ndarray]):
@@ -198,20 +214,18 @@ def numbered(table: Iterable[str], known: tuple[str, ...]) -> list[str]:
     return []
 
 
-def stacked(parts: list[np.ndarray]) -> np.ndarray:
-    """Lays columns side by side, (N, K). One of lists becomes (N, K), any other stays (N,)."""
-    if len(parts) > 1:
-        return np.stack(parts, 1)
-    (part,) = parts
-    if part.dtype == object and len(part) and isinstance(part[0], np.ndarray | list):
-        lengths = {len(row) if isinstance(row, np.ndarray | list) else 0 for row in part}
-        if len(lengths) > 1:
-            raise CorerlError(
-                f"the lists in a column must have one length, but have {min(lengths)} to {max(lengths)} "
-                "numbers."
-            )
-        return np.stack([np.asarray(row) for row in part])
-    return part
+def unpacked(column: np.ndarray) -> np.ndarray:
+    """Returns a column of lists as (N, K), any other as it is, (N,)."""
+    lists = np.ndarray | list
+    if column.dtype != object or not isinstance(column[0], lists):
+        return column
+    lengths = {len(row) if isinstance(row, lists) else 0 for row in column}
+    if len(lengths) > 1:
+        raise CorerlError(
+            f"the lists in a column must have one length, but have {min(lengths)} to {max(lengths)} "
+            "numbers."
+        )
+    return np.stack([np.asarray(row) for row in column])
 
 
 # HDF5.
@@ -267,12 +281,8 @@ def _joined(episodes: Iterator[Mapping[str, Any]]) -> dict[str, np.ndarray]:
         for key in [key for key in rows if key.partition("/")[0] == "observations"]:
             if rows[key].ndim and len(states := rows[key]) == steps + 1:
                 rows |= {key: states[:-1], f"next_{key}": states[1:]}
-        if (
-            rows.get("terminated") is not None and rows["terminated"].ndim == 0
-        ):  # d3rlpy 2: of the whole
-            rows["terminated"] = (
-                np.arange(steps) == steps - 1 if rows["terminated"] else np.zeros(steps)
-            )
+        if np.ndim(rows.get("terminated", ())) == 0:  # d3rlpy 2: of the whole episode
+            rows["terminated"] = (np.arange(steps) == steps - 1) & bool(rows["terminated"])
         rows["episode"] = np.full(steps, number)
         for key, value in rows.items():
             if value.ndim and len(value) == steps:

@@ -15,7 +15,7 @@ import numpy as np
 
 from corerl.config import Columns, Data
 from corerl.data import download, simulators
-from corerl.data.dataset import Dataset
+from corerl.data.dataset import ROWS, Dataset
 from corerl.data.files.arrays import flags, without_actions
 from corerl.data.files.checks import Finding, of_columns, of_dataset
 from corerl.data.files.fields import NEEDED, FileFields, first_text, observation_names, part, read
@@ -25,10 +25,7 @@ from corerl.errors import CorerlError, FileMissing, RowError
 if TYPE_CHECKING:
     from corerl.data.tasks import Task
 
-WRITTEN = (
-    *("observations", "actions", "rewards", "next_observations"),
-    *("terminated", "truncated", "has_next", "behaviour_log_prob", "durations"),
-)
+WRITTEN = (*ROWS, "behaviour_log_prob", "durations")
 
 
 def names() -> list[str]:
@@ -48,7 +45,9 @@ def find(name: str) -> Path | None:
 
 
 def fetch(name: str) -> Path:
-    """Raises FileMissing: your own file comes from nowhere."""
+    """Finds the file, or raises FileMissing: it comes from nowhere."""
+    if path := find(name):
+        return path
     raise FileMissing(
         f"There is no file {name}, which task=file/{name} names. Give its full path, or one from "
         f"{Path.cwd()}."
@@ -57,7 +56,7 @@ def fetch(name: str) -> Path:
 
 def checksum(name: str) -> str:
     """Computes the SHA-256 of the file's bytes."""
-    return download.digest(find(name) or fetch(name))
+    return download.digest(fetch(name))
 
 
 def load(name: str, data: Data | None = None, box: tuple | None = None) -> Dataset:
@@ -72,7 +71,7 @@ def load(name: str, data: Data | None = None, box: tuple | None = None) -> Datas
             make no dataset; it says which file, field and row.
     """
     data = data or Data()
-    path = find(name) or fetch(name)
+    path = fetch(name)
     if data.sha256 and checksum(name) != data.sha256:
         raise CorerlError(
             f"{path} has changed since this run started (its SHA-256 was {data.sha256[:12]}...). Restore the "
@@ -101,16 +100,9 @@ def assemble(id: str, contents: FileFields, data: Data, box: tuple | None) -> Da
             f"{id} has no {' and no '.join(missing)}: name a column with "
             f"{contents.how_to_name(missing[0])}."
         )
-    for field, array in arrays.items():
-        if array.dtype.kind not in "OSU" or field == "episode":
-            continue
-        try:
-            arrays[field] = array.astype(np.float64)
-        except (TypeError, ValueError):
-            place, value = first_text(contents, field)
-            raise CorerlError(
-                f"{id}, {place}: {value!r} is not a number. Repair or drop the row."
-            ) from None
+    for field in [field for field in arrays if field != "episode"]:
+        if arrays[field].dtype.kind in "OSU":
+            arrays[field] = _numbers(id, contents, field)
     if contents.done_may_be_cut(data.columns):
         arrays["terminated"] = _true_ends(arrays["terminated"], arrays["truncated"])
     low, high = bounds(data, None if contents.scaled else box)
@@ -121,6 +113,15 @@ def assemble(id: str, contents: FileFields, data: Data, box: tuple | None) -> Da
     dataset = Dataset.from_arrays(**arrays, low=low, high=high, id=id)
     dataset = _unlabelled(dataset, blank) if blank.any() else dataset
     return replace(dataset, parts=contents.parts) if contents.parts else dataset
+
+
+def _numbers(id: str, contents: FileFields, field: str) -> np.ndarray:
+    try:
+        return contents.arrays[field].astype(np.float64)
+    except (TypeError, ValueError):
+        place, value = first_text(contents, field)
+        problem = f"{value!r} is not a number. Repair or drop the row."
+        raise CorerlError(f"{id}, {place}: {problem}") from None
 
 
 def _beside(rows: np.ndarray, array: np.ndarray) -> np.ndarray:
@@ -177,7 +178,7 @@ def write(path: Path, dataset: Dataset) -> None:
 def check(task: Task) -> tuple[list[Finding], FileFields | None, Dataset | None]:
     """Checks the file of a `file/PATH` task and returns the findings, contents and dataset if any."""
     try:
-        path = find(task.name) or fetch(task.name)
+        path = fetch(task.name)
         contents = read(path, task.data.columns)
     except CorerlError as error:
         return [Finding(True, "file", str(error))], None, None
@@ -229,5 +230,5 @@ def with_parts(name: str, columns: Columns) -> Columns:
     """Returns the columns with the order of the observation's parts, where the file gives none."""
     if columns.observations is not None:
         return columns
-    found = observation_names(find(name) or fetch(name))
+    found = observation_names(fetch(name))
     return replace(columns, observations=found) if "/" in "".join(found) else columns
