@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from corerl.config import require
 from corerl.data.files.arrays import array, column, floats, refuse_kind
 from corerl.data.files.io import first_column, such
 from corerl.errors import CorerlError, RowError
@@ -17,8 +18,8 @@ def scaled_steps(id: str, steps: dict[str, Any], low, high) -> dict[str, Any]:
     Raises:
         CorerlError: one bound is given, or an action does not fit, as of `scaled`.
     """
-    if (low is None) != (high is None):
-        raise CorerlError(f"Dataset {id}, field actions: give both low and high, or neither.")
+    both = (low is None) == (high is None)
+    require(both, f"Dataset {id}, field actions: give both low and high, or neither")
     actions = scaled(id, array(steps["actions"], "actions"), low, high)
     density = steps["behaviour_log_prob"]
     if density is not None and actions.ndim == 2:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from corerl.config import require
 from corerl.data.files.io import such
 from corerl.errors import CorerlError, RowError
 
@@ -42,10 +43,7 @@ def flags(x: np.ndarray, field: str) -> np.ndarray:
     if x.dtype == bool:
         return x
     refuse_kind(x, field)
-    bad = (x != 0) & (x != 1)
-    if bad.any():
-        row = int(np.argmax(bad.reshape(len(x), -1).any(1)))
-        raise RowError(field, row, None, f"holds {x[row]}, but a flag must be 0 or 1")
+    _refuse_rows((x != 0) & (x != 1), x, field, "a flag must be 0 or 1")
     return x.astype(bool)
 
 
@@ -70,16 +68,15 @@ def units(x: np.ndarray) -> np.ndarray:
     """
     x = column(array(x, "durations"))
     refuse_kind(x, "durations")
-    bad = ~((x >= 1) & (x == np.floor(x)) & (x < 2**31))
+    whole = (x >= 1) & (x == np.floor(x)) & (x < 2**31)
+    _refuse_rows(~whole, x, "durations", "a duration must be a whole number of 1 or more")
+    return x.astype(np.int64)
+
+
+def _refuse_rows(bad: np.ndarray, x: np.ndarray, field: str, rule: str) -> None:
     if bad.any():
         row = int(np.argmax(bad.reshape(len(x), -1).any(1)))
-        raise RowError(
-            "durations",
-            row,
-            None,
-            f"holds {x[row]}, but a duration must be a whole number of 1 or more",
-        )
-    return x.astype(np.int64)
+        raise RowError(field, row, None, f"holds {x[row]}, but {rule}")
 
 
 def shape(id: str, field: str, x: np.ndarray) -> tuple[int, ...]:
@@ -98,32 +95,27 @@ def side_by_side(id: str, given: Mapping, names: list[str], steps: int) -> np.nd
     Raises:
         CorerlError: a part is missing, is a dictionary itself, or has another number of rows.
     """
-    if not names:
-        raise CorerlError(
-            f"Dataset {id}, observations: the dictionary is empty. Give it at least one array."
-        )
+    where = f"Dataset {id}, observations:"
+    require(len(names) > 0, f"{where} the dictionary is empty. Give it at least one array")
     for name in names:
         if isinstance(inner := given.get(name), Mapping):
             reported = ", ".join(f"{name}/{key}" for key in inner)
             raise CorerlError(
-                f"Dataset {id}, observations: part {name} is itself a dictionary. Give its parts in its "
-                f"place, as {reported}."
+                f"{where} part {name} is itself a dictionary. Give its parts in its place, as {reported}."
             )
-        if name not in given or (shape(id, name, given[name]) or (1,))[0] != steps:
-            raise CorerlError(
-                f"Dataset {id}, observations: part {name} must have {steps} rows, as many as rewards, "
-                "in observations and in next_observations."
-            )
+        require(
+            name in given and (shape(id, name, given[name]) or (1,))[0] == steps,
+            f"{where} part {name} must have {steps} rows, as many as rewards, in observations and in "
+            "next_observations",
+        )
     parts = [array(given[name], f"observations, part {name}") for name in names]
     return np.concatenate([part.reshape(steps, -1) for part in parts], 1)
 
 
 def refuse_kind(x: np.ndarray, field: str) -> None:
     """Refuses complex numbers, which would lose a part, and texts, which would become numbers."""
-    if x.dtype.kind not in "biuf":
-        raise CorerlError(
-            f"field {field}: its dtype is {x.dtype}, but its values must be real numbers."
-        )
+    real = x.dtype.kind in "biuf"
+    require(real, f"field {field}: its dtype is {x.dtype}, but its values must be real numbers")
 
 
 def column(x: np.ndarray) -> np.ndarray:
@@ -218,10 +210,9 @@ def steps(
     durations: np.ndarray | None,
 ) -> tuple[dict[str, Any], Parts]:
     """Returns the arguments of `Dataset.from_steps`, of those of `from_arrays`, and observations' parts."""
-    if terminated is None and truncated is None and episode is None:
-        raise CorerlError(
-            f"Nothing marks where the episodes of {id} end. Give terminated, truncated or episode."
-        )
+    marked = any(x is not None for x in (terminated, truncated, episode))
+    problem = f"Nothing marks where the episodes of {id} end. Give terminated, truncated or episode"
+    require(marked, problem)
     count = step_count(id, rewards)
     observations, next_observations, parts = vectors(id, count, observations, next_observations)
     check_rows(
@@ -239,13 +230,14 @@ def steps(
     observations = floats(observations, "observations")
     if next_observations is None:
         next_observations, has_next = following(observations, ended, cut, has_next)
+    observations, next_observations = (
+        x[:, None] if np.ndim(x) == 1 else x for x in (observations, next_observations)
+    )
     found = {
-        "observations": observations[:, None] if observations.ndim == 1 else observations,
+        "observations": observations,
         "actions": actions,
         "rewards": rewards,
-        "next_observations": (
-            next_observations[:, None] if np.ndim(next_observations) == 1 else next_observations
-        ),
+        "next_observations": next_observations,
         "terminated": ended,
         "truncated": cut,
         "has_next": has_next,
@@ -258,13 +250,10 @@ def steps(
 def step_count(id: str, rewards: np.ndarray) -> int:
     """Returns how many steps there are. Raises CorerlError for none, or where a step has several rewards."""
     steps, *rest = shape(id, "rewards", rewards) or (0,)
-    if not steps:
-        raise CorerlError(f"Dataset {id}, field rewards: it has no rows. Give at least one.")
-    if rest not in ([], [1]):
-        raise CorerlError(
-            f"Dataset {id}, field rewards: its shape is {(steps, *rest)}, but must be {(steps,)}. "
-            f"{EPISODES}."
-        )
+    where = f"Dataset {id}, field rewards:"
+    require(steps > 0, f"{where} it has no rows. Give at least one")
+    flat = rest in ([], [1])
+    require(flat, f"{where} its shape is {(steps, *rest)}, but must be {(steps,)}. {EPISODES}")
     return steps
 
 
@@ -291,10 +280,8 @@ def check_rows(id: str, steps: int, **fields: np.ndarray | None) -> None:
     """Raises CorerlError for the first field with another number of rows."""
     for field, given in fields.items():
         rows = steps if given is None else (shape(id, field, given) or (0,))[0]
-        if rows != steps:
-            raise CorerlError(
-                f"Dataset {id}, field {field}: it has {rows} rows, but rewards has {steps}."
-            )
+        fault = f"Dataset {id}, field {field}: it has {rows} rows, but rewards has {steps}"
+        require(rows == steps, fault)
 
 
 def ends(
