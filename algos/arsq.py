@@ -58,6 +58,8 @@ from corerl.training.run import Run
 
 @dataclass
 class Config(FineTuning):
+    learns_from_data = True  # demonstrations are in every batch
+
     name: str = "arsq"
     label: str = "ARSQ"
 

@@ -65,6 +65,8 @@ TIE = 1e-4
 
 @dataclass
 class Config(FineTuning):
+    learns_from_data = True  # demonstrations are in every batch
+
     name: str = "cqn"
     label: str = "CQN"
 

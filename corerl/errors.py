@@ -11,6 +11,10 @@ class CorerlError(Exception):
     """
 
 
+class FileMissing(CorerlError):
+    """A file that settings name does not exist."""
+
+
 class RowError(CorerlError):
     """A row of recorded steps breaks a rule. `problem` is a verb and what it holds.
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from corerl.config import require
 from corerl.data import tasks
 from corerl.data.files import own_files
-from corerl.data.files.check import check
+from corerl.data.files.own_files import check
 from corerl.launch.task_arguments import SETTINGS, in_shell, task_of
 
 SHOWN = 40

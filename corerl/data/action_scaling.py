@@ -1,12 +1,30 @@
 """Actions of a user's box, scaled to [-1, 1] as every policy acts."""
 
+from typing import Any
+
 import numpy as np
 
-from corerl.data.columns import column, floats, refuse_kind
-from corerl.data.file_reading import first_column, such
+from corerl.config import require
+from corerl.data.files.arrays import array, column, floats, refuse_kind
+from corerl.data.files.io import first_column, such
 from corerl.errors import CorerlError, RowError
 
 AS_NUMBERED = "If the actions are discrete, store them with an integer dtype (1, not 1.0)"
+
+
+def scaled_steps(id: str, steps: dict[str, Any], low, high) -> dict[str, Any]:
+    """Scales the actions of steps, and their densities, from the box [low, high] to [-1, 1].
+
+    Raises:
+        CorerlError: one bound is given, or an action does not fit, as of `scaled`.
+    """
+    both = (low is None) == (high is None)
+    require(both, f"Dataset {id}, field actions: give both low and high, or neither")
+    actions = scaled(id, array(steps["actions"], "actions"), low, high)
+    density = steps["behaviour_log_prob"]
+    if density is not None and actions.ndim == 2:
+        density = scaled_density(density, low, high, actions.shape[1])
+    return steps | {"actions": actions, "behaviour_log_prob": density}
 
 
 def scaled(id: str, actions: np.ndarray, low, high) -> np.ndarray:

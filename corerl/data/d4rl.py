@@ -24,9 +24,9 @@ import numpy as np
 
 from corerl.data import download, tables
 from corerl.data.action_scaling import unit_actions
-from corerl.data.columns import flags
 from corerl.data.dataset import Dataset
-from corerl.data.file_reading import check_sizes, is_file, reading
+from corerl.data.files.arrays import flags
+from corerl.data.files.io import check_keys, hdf5, is_file
 from corerl.errors import CorerlError, nearest
 
 # max_episode_steps of D4RL's registrations, longest matching prefix first.
@@ -96,8 +96,7 @@ def read(path: Path | str, id: str | None = None, time_limit: int | None = None)
     Raises CorerlError for a file that is cut off, lacks a key, or holds arrays that do not agree.
     """
     path = Path(path)
-    with reading(path, "an HDF5 file"), h5py.File(path, "r") as file:
-        check_sizes(file)
+    with hdf5(path) as file:
         n = _check(file)
         states = _padded(file["observations"], n)
         actions = file["actions"][:]
@@ -147,11 +146,7 @@ def _url(name: str) -> str:
 
 def _check(file: h5py.File) -> int:
     keys = ("observations", "actions", "rewards", "terminals")
-    missing = [key for key in keys if key not in file]
-    if missing:
-        raise CorerlError(
-            f"it has no {', '.join(missing)}, which D4RL's layout needs. It has {', '.join(file)}."
-        )
+    check_keys(file, keys, "D4RL's")
     n = file["rewards"].size
     for key in (*keys, *(["timeouts"] if "timeouts" in file else [])):
         flat = key in ("rewards", "terminals", "timeouts")

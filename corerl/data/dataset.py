@@ -13,11 +13,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from corerl.data import arrays
-from corerl.data.columns import column, floats
-from corerl.data.dataset_checks import check
+from corerl.data.action_scaling import scaled_steps
+from corerl.data.files import arrays
+from corerl.data.files.arrays import column, floats
+from corerl.data.files.checks import check
 from corerl.errors import CorerlError
 
+ROWS = (
+    *("observations", "actions", "rewards", "next_observations"),
+    *("terminated", "truncated", "has_next"),
+)
+"""Fields of a row that every dataset has."""
 OPTIONAL = ("behaviour_log_prob", "durations", "unlabelled")
 """Fields of a row that not every dataset has."""
 
@@ -139,9 +145,9 @@ class Dataset:
         """
         steps, parts = arrays.steps(
             *(id, observations, actions, rewards, terminated, truncated, next_observations),
-            *(episode, has_next, behaviour_log_prob, durations, low, high),
+            *(episode, has_next, behaviour_log_prob, durations),
         )
-        dataset = cls.from_steps(id, **steps)
+        dataset = cls.from_steps(id, **scaled_steps(id, steps, low, high))
         return replace(dataset, parts=parts, as_given=low is None and not dataset.discrete)
 
     def __len__(self) -> int:
@@ -277,18 +283,9 @@ class Dataset:
         lengths = self.episode_lengths()[episodes]
         ends = np.cumsum(lengths)
         rows = np.arange(ends[-1]) + np.repeat(self.episode_ends[episodes] - ends, lengths)
-        return replace(
-            self,
-            observations=self.observations[rows],
-            actions=self.actions[rows],
-            rewards=self.rewards[rows],
-            next_observations=self.next_observations[rows],
-            terminated=self.terminated[rows],
-            truncated=self.truncated[rows],
-            episode_ends=ends,
-            has_next=self.has_next[rows],
-            **{name: x[rows] for name in OPTIONAL if (x := getattr(self, name)) is not None},
-        )
+        fields = {name: getattr(self, name) for name in (*ROWS, *OPTIONAL)}
+        kept = {name: x[rows] for name, x in fields.items() if x is not None}
+        return replace(self, episode_ends=ends, **kept)
 
     def with_rewards(self, rewards: np.ndarray) -> Dataset:
         """Returns the same steps with other rewards (N,): learned, shifted or rescaled."""

@@ -27,7 +27,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from corerl.data.file_reading import is_file
+from corerl.data.files.io import is_file
 from corerl.errors import CorerlError
 
 CHUNK = 1 << 20

@@ -11,14 +11,12 @@ import warnings
 from functools import partial
 from pathlib import Path
 
-import h5py
 import numpy as np
 
 from corerl.data import download, mixtures, suites
-from corerl.data.atomic_file import replacing
-from corerl.data.columns import flags
 from corerl.data.dataset import Dataset
-from corerl.data.file_reading import check_sizes, npz, reading
+from corerl.data.files.arrays import flags
+from corerl.data.files.io import hdf5, npz, replacing
 from corerl.envs import cartpole, courier, goal_maze, pendulum, stitch_maze
 from corerl.errors import CorerlError
 
@@ -111,8 +109,7 @@ def read(path: Path, id: str) -> Dataset:
 
 def _read_packaged(path: Path, id: str) -> Dataset:
     """Reads D4RL's fields, and last states of episodes instead of a second copy of all states."""
-    with reading(path, "an HDF5 file"), h5py.File(path, "r") as file:
-        check_sizes(file)
+    with hdf5(path) as file:
         rows = {key: file[key][()] for key in file}
         following = np.roll(rows["observations"], -1, 0)
         over = flags(rows["terminals"], "terminals") | flags(rows["timeouts"], "timeouts")

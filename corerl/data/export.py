@@ -23,12 +23,11 @@ from gymnasium import spaces
 
 from corerl.data import minari
 from corerl.data.action_range import Narrow
-from corerl.data.atomic_file import replacing
 from corerl.data.dataset import Dataset
-from corerl.data.dataset_checks import leaps
-from corerl.data.file_reading import one_line
 from corerl.data.files import own_files
+from corerl.data.files.checks import leaps
 from corerl.data.files.fields import SCALED
+from corerl.data.files.io import one_line, replacing
 from corerl.data.observations import Flat, unflattened, wrapper
 from corerl.data.simulators import unscaled
 from corerl.errors import CorerlError

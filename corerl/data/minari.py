@@ -29,7 +29,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from corerl.data import download, minari_episodes, tables
 from corerl.data.dataset import Dataset
-from corerl.data.file_reading import one_line, reading
+from corerl.data.files.io import one_line, reading
 from corerl.data.observations import by_name
 from corerl.errors import CorerlError, nearest
 

@@ -12,8 +12,8 @@ import numpy as np
 from gymnasium import spaces
 
 from corerl.data.action_scaling import unit_actions
-from corerl.data.columns import flags
 from corerl.data.dataset import Dataset
+from corerl.data.files.arrays import flags
 from corerl.data.observations import by_name, widths
 from corerl.errors import CorerlError
 

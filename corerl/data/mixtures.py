@@ -11,7 +11,7 @@ import numpy as np
 
 from corerl.config import require
 from corerl.data import suites
-from corerl.data.dataset import Dataset
+from corerl.data.dataset import ROWS, Dataset
 
 PERCENT = (1, 5, 10, 50)
 ENVIRONMENTS = {
@@ -68,8 +68,7 @@ def joined(id: str, datasets: list[Dataset]) -> Dataset:
 
     A dataset without durations, beside one that has some, has steps of one unit.
     """
-    fields = ("observations", "actions", "rewards", "next_observations", "terminated", "truncated")
-    arrays = {name: np.concatenate([getattr(d, name) for d in datasets]) for name in fields}
+    arrays = {name: np.concatenate([getattr(d, name) for d in datasets]) for name in ROWS}
     likely = [d.behaviour_log_prob for d in datasets]
     known = all(x is not None for x in likely)
     timed = any(d.durations is not None for d in datasets)
@@ -77,7 +76,6 @@ def joined(id: str, datasets: list[Dataset]) -> Dataset:
     return Dataset.from_steps(
         id,
         **arrays,
-        has_next=np.concatenate([d.has_next for d in datasets]),
         behaviour_log_prob=np.concatenate(likely) if known else None,
         durations=np.concatenate(lasting) if timed else None,
     )

@@ -20,7 +20,7 @@ import numpy as np
 from corerl.data import download, tables
 from corerl.data.action_scaling import unit_actions
 from corerl.data.dataset import Dataset
-from corerl.data.file_reading import npz
+from corerl.data.files.io import check_keys, npz
 from corerl.errors import CorerlError
 
 REPOSITORY = (
@@ -82,11 +82,7 @@ def read(path: Path | str, id: str | None = None) -> Dataset:
     """Reads one npz file in NeoRL-2's layout."""
     path = Path(path)
     with npz(path, "an npz file") as file:
-        missing = [key for key in KEYS if key not in file.files]
-        if missing:
-            raise CorerlError(
-                f"it has no {', '.join(missing)}, which NeoRL-2's files have. It has {', '.join(file.files)}."
-            )
+        check_keys(file, KEYS, "NeoRL-2's")
         obs, action, next_obs, reward, done, truncated = (file[key] for key in KEYS)
         action = unit_actions(action, -1, 1)
         return Dataset.from_steps(

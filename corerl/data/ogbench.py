@@ -26,9 +26,9 @@ import gymnasium
 import numpy as np
 
 from corerl.data import download, simulators
-from corerl.data.columns import flags
 from corerl.data.dataset import Dataset
-from corerl.data.file_reading import npz, reading
+from corerl.data.files.arrays import flags
+from corerl.data.files.io import check_keys, npz, reading
 from corerl.envs.goal_tasks import GoalTasks
 from corerl.errors import CorerlError
 
@@ -96,11 +96,7 @@ def read(path: Path, name: str) -> Dataset:
     """Reads one npz file in OGBench's layout, with the rewards of task `name`, or 0 with goals."""
     needed = (*KEYS, "qpos") if is_single(name) else KEYS
     with npz(path, "an npz file") as file:
-        missing = [key for key in needed if key not in file.files]
-        if missing:
-            raise CorerlError(
-                f"it has no {', '.join(missing)}, which OGBench's files have. It has {', '.join(file.files)}."
-            )
+        check_keys(file, needed, "OGBench's")
         arrays = {key: file[key] for key in (*KEYS, *EXTRAS) if key in file.files}
     with reading(path, "an OGBench file"):
         for key, array in arrays.items():

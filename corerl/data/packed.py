@@ -9,9 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from corerl.data.atomic_file import replacing
 from corerl.data.dataset import Dataset
-from corerl.data.file_reading import npz
+from corerl.data.files.io import npz, replacing
 
 VARIABLE = "CORERL_PACKED"
 ARRAYS = (

@@ -28,8 +28,8 @@ from gymnasium import spaces, wrappers
 
 from corerl.data import d4rl, minari
 from corerl.data.dataset import Dataset
-from corerl.data.file_reading import one_line
 from corerl.data.files.fields import part
+from corerl.data.files.io import one_line
 from corerl.data.observations import Flat, by_name, is_in, wrapper
 from corerl.envs.simglucose import Simglucose
 from corerl.errors import CorerlError, nearest

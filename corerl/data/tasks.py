@@ -41,8 +41,8 @@ from corerl.data import (
 )
 from corerl.data.action_range import Narrow, Range, narrowed, parse
 from corerl.data.dataset import Dataset
-from corerl.data.file_reading import one_line
 from corerl.data.files import own_files
+from corerl.data.files.io import one_line
 from corerl.envs import atari, mazes
 from corerl.errors import CorerlError, nearest
 

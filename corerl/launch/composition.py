@@ -2,6 +2,8 @@
 
 import itertools
 from collections.abc import Iterator
+from contextlib import suppress
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,14 +20,16 @@ from corerl import algos
 from corerl.config import Config, require
 from corerl.data import tasks
 from corerl.data.files import own_files
-from corerl.errors import CorerlError
+from corerl.errors import CorerlError, FileMissing
 from corerl.launch import arguments as command_line
 from corerl.launch.arguments import Command
 from corerl.launch.hydra_errors import UNREADABLE, sentence
 from corerl.launch.settings_tables import budget, file_of, table
 from corerl.older_settings import LEFT, RENAMED
+from corerl.policies.load import settings
 from corerl.preferences import sources
 from corerl.preferences.sources import Preferences
+from corerl.runs.directory import cell_directory
 
 LISTS_CELLS = ".BasicSweeper"
 """The one sweeper that knows its cells beforehand."""
@@ -161,7 +165,7 @@ def typed(cfg: DictConfig, overrides: list[str]) -> Config:
             in_file = OmegaConf.select(cfg, key) != OmegaConf.select(defaults, key)
             if not in_file and not any(f"{key}.".startswith(f"{c}.") for c in chosen):
                 _apply(cfg, key, value)
-        return _with_checksum(OmegaConf.to_object(cfg))
+        return _with_checksums(OmegaConf.to_object(cfg))
     except OmegaConfBaseException as error:
         raise CorerlError(sentence(error)) from error
 
@@ -173,23 +177,60 @@ def _defaults(algo: type) -> DictConfig:
     return defaults
 
 
-def _with_checksum(cfg: Config) -> Config:
-    """Adds what is found in a user's own files: a checksum, and the order of the observations' parts.
+def _with_checksums(cfg: Config) -> Config:
+    """Adds what is found in a user's own files: checksums, and the order of the observations' parts.
 
-    Other content is another run.
+    Other content is another run. What a run has recorded stands in for a file that is missing.
 
     Raises:
         CorerlError: `crop` does not fit a file's labels.
+        FileMissing: a file is missing, and no run has recorded its checksum.
     """
+    missing = None
+    for add in (_add_data, _add_labels):
+        try:
+            add(cfg)
+        except FileMissing as error:
+            missing = error
+    if missing is None:
+        return cfg
+    if (recorded := _as_recorded(cfg)) is None:
+        raise missing
+    return recorded
+
+
+def _add_data(cfg: Config) -> None:
     if cfg.task.startswith("file/"):
         name = tasks.of(cfg).name
         cfg.data.sha256 = own_files.checksum(name)
         cfg.data.columns = own_files.with_parts(name, cfg.data.columns)
+
+
+def _add_labels(cfg: Config) -> None:
     compared = cfg.algo.preferences
     if isinstance(compared, Preferences):
         compared.sha256 = sources.checksum(compared)
         sources.check_crop(cfg.algo.crop, compared)
-    return cfg
+
+
+def _as_recorded(cfg: Config) -> Config | None:
+    """Returns the settings with what this run, or else the one to fine-tune, recorded of missing files."""
+    task = cell_directory(cfg).parent
+    cells = [path.parent for path in task.glob(f"{cfg.algo.name}-*/config.yaml")]
+    start = cfg.algo.online.checkpoint if cfg.algo.phase == "online" else None
+    for cell in [*cells, Path(start)] if start else cells:
+        with suppress(CorerlError):
+            theirs, made = settings(cell), deepcopy(cfg)
+            made.data.sha256 = cfg.data.sha256 or theirs.data.sha256
+            if cfg.data.columns.observations is None and own_files.parts(theirs.data):
+                made.data.columns.observations = theirs.data.columns.observations
+            if isinstance(theirs.algo.preferences, Preferences):
+                labels = made.algo.preferences
+                labels.sha256 = labels.sha256 or theirs.algo.preferences.sha256
+            begins = cell == Path(start or "") and theirs.task == cfg.task
+            if begins or cell == cell_directory(made):
+                return made
+    return None
 
 
 def _apply(cfg: DictConfig, key: str, value: Any) -> None:

@@ -158,7 +158,7 @@ def _fitness(cfg: Config) -> tuple[str, str]:
             spaces.check(cfg.algo, "the task", *found)
         except CorerlError as error:
             refused = str(error)
-    return refused, _data(task)
+    return refused, _data(task) if cfg.algo.learns_from_data else ""
 
 
 @cache
@@ -183,6 +183,8 @@ def _data(task: Task) -> str:
         return ""
     if task.collection == "corerl":
         return "corerl makes the dataset first"
+    if task.collection == "file":
+        return "its file is missing"
     return (
         "the dataset needs a download, but CORERL_OFFLINE is set"
         if download.offline()

@@ -107,8 +107,6 @@ def prepare(cfg: Config, device: torch.device) -> list[list[int]]:
     if task.has_env and needs_simulator(cfg):
         check_simulator(cfg, task)
     spaces.check_goals(cfg.algo, task.id, task.goal_tasks > 0)
-    if task.collection == "file":
-        spaces.check_data(cfg.algo, task.load())  # reported once, rather than by every seed
     cell = cell_directory(cfg)
     continue_shorter(cfg)
     for stray in strays(cell):
@@ -122,6 +120,8 @@ def prepare(cfg: Config, device: torch.device) -> list[list[int]]:
     _refuse_pending(cfg, groups)
     if not groups:
         return []
+    if task.collection == "file" and cfg.algo.learns_from_data:
+        spaces.check_data(cfg.algo, task.load())  # reported once, rather than by every seed
     write_settings(cfg)
     (cell / "error.txt").unlink(missing_ok=True)
     _tell_idle(cfg)

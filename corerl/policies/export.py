@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from corerl.config import Config, require
 from corerl.data.action_range import in_units
-from corerl.data.atomic_file import replacing
+from corerl.data.files.io import replacing
 from corerl.data.observations import kept_as
 from corerl.data.simulators import unscaled
 from corerl.data.tasks import Task

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from corerl.config import Config, require
 from corerl.data import tasks
-from corerl.data.columns import array
 from corerl.data.files import own_files
+from corerl.data.files.arrays import array
 from corerl.data.observations import Flat, by_name, first, flattened, later, wrapper
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError

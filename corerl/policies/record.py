@@ -14,8 +14,7 @@ import gymnasium
 import numpy as np
 
 from corerl.config import require
-from corerl.data.atomic_file import replacing
-from corerl.data.file_reading import one_line
+from corerl.data.files.io import one_line, replacing
 from corerl.data.tasks import another
 from corerl.errors import CorerlError
 from corerl.policies.load import load

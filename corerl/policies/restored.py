@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from corerl.config import require
-from corerl.data.columns import floats
+from corerl.data.files.arrays import floats
 from corerl.data.observations import kept_as
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError

@@ -18,7 +18,7 @@ from gymnasium import spaces
 from rich.console import Console
 from torch import Tensor
 
-from corerl.data.file_reading import one_line
+from corerl.data.files.io import one_line
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
 from corerl.policies.loaded_policy import Loaded

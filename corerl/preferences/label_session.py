@@ -13,7 +13,7 @@ import numpy as np
 
 from corerl.config import require
 from corerl.data.dataset import Dataset
-from corerl.data.file_reading import npz
+from corerl.data.files.io import npz
 from corerl.errors import CorerlError
 from corerl.preferences import readers, teachers
 from corerl.preferences.comparisons import LABELS

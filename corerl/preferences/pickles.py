@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from corerl.data.file_reading import reading
+from corerl.data.files.io import reading
 from corerl.errors import CorerlError
 
 LARGEST = (

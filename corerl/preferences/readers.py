@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from corerl.data.dataset import Dataset
-from corerl.data.file_reading import npz
+from corerl.data.files.io import npz
 from corerl.errors import CorerlError
 from corerl.preferences.comparisons import LABELS, Comparisons, one_length
 from corerl.preferences.pickles import read_array, read_integers

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 from corerl.config import Settings, added, at_least, group, one_of, positive, require, within
 from corerl.data import download
 from corerl.data.dataset import Dataset
-from corerl.errors import CorerlError
+from corerl.errors import CorerlError, FileMissing
 from corerl.preferences import readers, teachers
 from corerl.preferences.comparisons import Comparisons
 from corerl.preferences.values import Values
@@ -106,17 +106,17 @@ def checksum(cfg: Preferences) -> str | None:
     """Computes the SHA-256 of the labels' file, or None where they are no single file.
 
     Raises:
-        CorerlError: `source=file`, and there is none.
+        FileMissing: `source=file`, and there is none.
     """
     if cfg.source == "teacher":
         return None
     path = _root(cfg)
     if path.is_file():
         return download.digest(path)
-    require(
-        cfg.source != "file",
-        f"algo.preferences.path={cfg.path} must be a file that exists, but there is no {path}",
-    )
+    if cfg.source == "file":
+        raise FileMissing(
+            f"algo.preferences.path={cfg.path} must be a file that exists, but there is no {path}."
+        )
     return None
 
 

@@ -17,8 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from corerl import seeding
 from corerl.data import download, suites
-from corerl.data.atomic_file import replacing
-from corerl.data.file_reading import npz
+from corerl.data.files.io import npz, replacing
 from corerl.data.minari import writing
 from corerl.data.observations import unflattened
 from corerl.errors import CorerlError

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from corerl.data.file_reading import npz, one_line
+from corerl.data.files.io import npz, one_line
 from corerl.errors import CorerlError
 from corerl.report.formats import unguarded
 from corerl.report.units import SUCCESS_TASKS, UNITS, reported

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 import yaml
 
-from corerl.data.atomic_file import replacing, write_error
+from corerl.data.files.io import replacing, write_error
 from corerl.errors import CorerlError
 
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 import numpy as np
 
 from corerl.data import download
-from corerl.data.atomic_file import replacing
+from corerl.data.files.io import replacing
 from corerl.errors import CorerlError
 
 

@@ -12,7 +12,7 @@ the updates that go with it.
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -74,6 +74,14 @@ class FineTuning(Settings):
             "algo.phase=both needs algo.online.pretrain_steps, the number of updates on the data "
             "before online training. Set it above 0",
         )
+
+    @property
+    def learns_from_data(self) -> bool:
+        """Whether training reads the task's data, for its batches or for the scale of states or rewards."""
+        if self.phase != "online" or self.online.offline_ratio != 0:
+            return super().learns_from_data
+        scales_states = self.data.normalize_states and not self.online.checkpoint
+        return scales_states or self.data.return_range
 
     def needed_actions(self) -> tuple[str, str]:
         if self.actions == "any" and self.phase != "offline":  # `Environments` have continuous ones
@@ -221,15 +229,20 @@ class _Learned:
         self._factor = np.float32(1)
         if data.return_range:  # the data is read once more, rather than handed through every caller
             self._factor = preprocessing.return_factor(preprocessing.ended(run.dataset(), data))
-        self._mean, self._std = (getattr(normalizer, x).cpu().numpy() for x in ("mean", "std"))
+        self._normalizer = normalizer
+
+    @cached_property
+    def _scale(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and deviation of the observations, at the first step: a checkpoint may bring them."""
+        return tuple(getattr(self._normalizer, x).cpu().numpy() for x in ("mean", "std"))
 
     def __call__(self, step):
-        limit = self._data.clip_actions
+        limit, (mean, std) = self._data.clip_actions, self._scale
         return step._replace(
-            observations=(step.observations - self._mean) / self._std,
+            observations=(step.observations - mean) / std,
             actions=step.actions.clip(-limit, limit),
             rewards=preprocessing.affine(step.rewards, self._factor, self._data),
-            next_observations=(step.next_observations - self._mean) / self._std,
+            next_observations=(step.next_observations - mean) / std,
         )
 
 

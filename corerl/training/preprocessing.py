@@ -12,7 +12,7 @@ from torch import Tensor
 from corerl.buffers.replay import OfflineBuffer
 from corerl.config import Settings, added, group, one_of, positive, require, within
 from corerl.data.dataset import Dataset, Transitions
-from corerl.data.dataset_checks import leaps
+from corerl.data.files.checks import leaps
 from corerl.errors import CorerlError
 from corerl.nn.networks import Normalizer
 from corerl.training import expert_rewards, inverse_dynamics, spaces, weighting
@@ -85,6 +85,8 @@ def load(
     Raises:
         CorerlError: the dataset has images, actions that the algorithm does not take, or no transitions.
     """
+    if run.cfg.algo.phase == "online" and not run.cfg.algo.learns_from_data:
+        return _without_data(run, batch_size, next_actions)
     dataset = expert_rewards.relabelled(run, ended(vectors(run, timed=True), data), data)
     if labels is not None:
         require(
@@ -122,6 +124,21 @@ def load(
     buffer = kind(transitions, run.seeds, batch_size, run.device, of_rows, **options)
     buffer.discrete = dataset.discrete
     return buffer, Normalizer.of(mean, std).to(run.device)
+
+
+def _without_data(
+    run: Run, batch_size: int, next_actions: bool
+) -> tuple[OfflineBuffer, Normalizer]:
+    """Returns a buffer as of `load`, of one row that is in no batch, and a normaliser to be restored."""
+    env = run.task.make_training_env()
+    env.close()
+    states, actions = (
+        np.zeros((1, *space.shape)) for space in (env.observation_space, env.action_space)
+    )
+    none = np.zeros(1)
+    row = Transitions(states, actions, none, states, none, none, actions if next_actions else None)
+    buffer = OfflineBuffer(row, run.seeds, batch_size, run.device, labels=none)
+    return buffer, Normalizer.of(states[0], states[0] + 1).to(run.device)
 
 
 def load_demonstrations(

@@ -5,7 +5,7 @@ from gymnasium.spaces import Box, Discrete
 
 from corerl.config import Settings, require
 from corerl.data.dataset import Dataset
-from corerl.data.dataset_checks import too_many_actions
+from corerl.data.files.checks import too_many_actions
 from corerl.errors import CorerlError
 from corerl.nn import encoders
 

@@ -9,7 +9,7 @@ from wording import refused
 
 from corerl.data import export, tasks
 from corerl.data.dataset import Dataset
-from corerl.data.dataset_checks import leaps
+from corerl.data.files.checks import leaps
 
 DATA = random_dataset(100)
 

@@ -16,7 +16,7 @@ from corerl.config import Columns, Config, Data
 from corerl.data import tasks
 from corerl.data.dataset import Dataset
 from corerl.data.files import own_files
-from corerl.data.files.check import check
+from corerl.data.files.own_files import check
 from corerl.runs.directory import _without_added, cell_directory, config_hash
 
 DATA = random_dataset(100)

@@ -9,21 +9,18 @@ field and episode (d3rlpy 2).
 from __future__ import annotations
 
 import re
-import zipfile
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
 from corerl.config import Columns
-from corerl.data.file_reading import Npz, check_sizes, reading
-from corerl.data.files import formats
+from corerl.data.files import io
 from corerl.errors import CorerlError
 
 NAMES = {
@@ -56,6 +53,7 @@ KINDS = {
 }
 
 
+NEEDED = ("observations", "actions", "rewards")
 SCALED = "in [-1, 1]"
 """What the attribute `actions` of an HDF5 file says where they are scaled already, as in our own exports."""
 
@@ -103,11 +101,15 @@ class FileFields:
         name = self.labels.get("terminated", [""])[0].removeprefix("column ")
         return name if name.lower() in ("done", "dones") else ""
 
+    def done_may_be_cut(self, columns: Columns) -> bool:
+        """Tells whether ends are called `done`, nobody said that they are true, and there are cuts too."""
+        return bool(self.done) and columns.terminated is None and "truncated" in self.arrays
+
     @cached_property
     def _lines(self) -> list[int] | None:
         if kind_of(self.path) != "csv":
             return None
-        found = formats.lines(self.path)
+        found = io.lines(self.path)
         known = all(len(array) == len(found) for array in self.arrays.values())
         return found if known else None
 
@@ -139,20 +141,21 @@ def read(path: Path, columns: Columns | None = None) -> FileFields:
         raise CorerlError(
             f"{path} is not a known type of file. Its name must end in one of {', '.join(KINDS)}."
         )
-    with _reading(path, kind):
-        if kind in ("csv", "parquet"):
-            return FileFields(*_of_table(formats.read_table(path, kind), columns), path)
-        if kind == "npz":
-            with zipfile.ZipFile(path) as archive:
-                return FileFields(*_of_arrays(Npz(archive), columns), path)
-        with h5py.File(path, "r") as file:
-            check_sizes(file)
+    described = (path, *_described(kind))
+    if kind == "npz":
+        with io.npz(*described) as file:
+            return FileFields(*_of_arrays(file, columns), path)
+    if kind == "hdf5":
+        with io.hdf5(*described) as file:
             scaled = str(file.attrs.get("actions")) == SCALED
-            return FileFields(*_of_arrays(formats.flattened(file), columns), path, scaled)
+            return FileFields(*_of_arrays(io.flattened(file), columns), path, scaled)
+    with io.reading(*described):
+        return FileFields(*_of_table(io.read_table(path, kind), columns), path)
 
 
-def _reading(path: Path, kind: str) -> AbstractContextManager[None]:
-    return reading(path, f"the {kind} file that its name says", "repair it")
+def _described(kind: str) -> tuple[str, str]:
+    """Returns what a file should be, and how to mend it."""
+    return f"the {kind} file that its name says", "repair it"
 
 
 def kind_of(path: Path) -> str | None:
@@ -166,16 +169,13 @@ def observation_names(path: Path) -> list[str]:
     Raises:
         CorerlError: the file is unreadable.
     """
-    kind = kind_of(path)
-    if kind not in ("npz", "hdf5"):
-        return []
-    with _reading(path, kind):
-        if kind == "npz":
-            with zipfile.ZipFile(path) as archive:
-                available = list(Npz(archive))
-        else:
-            with h5py.File(path, "r") as file:
-                available = list(formats.arrays(next(formats.episodes(file), file)))
+    kind, available = kind_of(path), []
+    if kind == "npz":
+        with io.npz(path, *_described(kind)) as file:
+            available = list(file)
+    elif kind == "hdf5":
+        with io.hdf5(path, *_described(kind)) as file:
+            available = list(io.arrays(next(io.episodes(file), file)))
     return _match(available, Columns()).get("observations", [])
 
 
@@ -193,28 +193,38 @@ def _parts(available: list[str], known: tuple[str, ...]) -> list[str]:
     return []
 
 
-# Arrays by name: npz and HDF5.
-
-
 def _of_arrays(file: Mapping[str, Any], columns: Columns) -> tuple[dict, dict, list[str]]:
+    """Finds the arrays of each field in an npz or HDF5 file."""
+    return _laid(file, _match(file.keys(), columns), lambda name: _steps(name, file[name][()]))
+
+
+def _of_table(table: Mapping[str, np.ndarray], columns: Columns) -> tuple[dict, dict, list[str]]:
+    """Finds the columns of each field: one, several in `columns`, or those numbered after a name."""
+    found = _match(table, columns)
+    for field in NAMES:
+        if getattr(columns, field) is None and (numbered := _numbered(table, field, found)):
+            found[field] = numbered
+    arrays, labels, others = _laid(table, found, lambda name: io.unpacked(table[name]))
+    labels = {field: [f"column {name}" for name in names] for field, names in labels.items()}
+    return arrays, labels, others
+
+
+def _laid(
+    available: Iterable[str], found: dict[str, list[str]], read: Callable[[str], np.ndarray]
+) -> tuple[dict, dict, list[str]]:
+    """Lays the arrays of each field side by side. Returns these, names of their columns, and what is left."""
     arrays, labels = {}, {}
-    matched = _match(file.keys(), columns)
-    for field, found in matched.items():
-        parts = [_steps(name, file[name][()]) for name in found]
-        parts = [part.reshape(len(part), -1) for part in parts] if len(parts) > 1 else parts
-        arrays[field] = np.concatenate(parts, 1) if len(parts) > 1 else parts[0]
-        widths = [part[0].size if part.ndim > 1 else 1 for part in parts]
+    for field, names in found.items():
+        parts = [read(name) for name in names]
+        flat = [part.reshape(len(part), -1) for part in parts]
+        arrays[field] = np.concatenate(flat, 1) if len(parts) > 1 else parts[0]
         labels[field] = [
-            f"{name}[{i}]" if width > 1 else name
-            for name, width in zip(found, widths, strict=True)
-            for i in range(width)
+            f"{name}[{i}]" if part.shape[1] > 1 else name
+            for name, part in zip(names, flat, strict=True)
+            for i in range(part.shape[1])
         ]
-    return arrays, labels, _others(file, matched)
-
-
-def _others(available: Iterable[str], found: dict[str, list[str]]) -> list[str]:
-    read = set(chain.from_iterable(found.values()))
-    return [name for name in available if name not in read]
+    read_names = set(chain.from_iterable(found.values()))
+    return arrays, labels, [name for name in available if name not in read_names]
 
 
 def _steps(name: str, array: Any) -> np.ndarray:
@@ -252,29 +262,6 @@ def _match(available: Iterable[str], columns: Columns) -> dict[str, list[str]]:
     return found
 
 
-# Columns by name: CSV and Parquet.
-
-
-def _of_table(table: Mapping[str, np.ndarray], columns: Columns) -> tuple[dict, dict, list[str]]:
-    """Finds the columns of each field: one, several in `columns`, or those numbered after a name."""
-    found = _match(table, columns)
-    for field in NAMES:
-        if getattr(columns, field) is None and (numbered := _numbered(table, field, found)):
-            found[field] = numbered
-    arrays = {
-        field: formats.stacked([table[name] for name in names]) for field, names in found.items()
-    }
-    widths = {field: array[0].size if array.ndim > 1 else 1 for field, array in arrays.items()}
-    labels = {
-        field: names
-        if len(names) == widths[field]
-        else [f"{names[0]}[{i}]" for i in range(widths[field])]
-        for field, names in found.items()
-    }
-    labels = {field: [f"column {name}" for name in names] for field, names in labels.items()}
-    return arrays, labels, _others(table, found)
-
-
 def _numbered(table: Iterable[str], field: str, found: dict[str, list[str]]) -> list[str]:
     """Finds the numbered columns of a field, where it has no column or one of a more ambiguous name.
 
@@ -282,13 +269,13 @@ def _numbered(table: Iterable[str], field: str, found: dict[str, list[str]]) -> 
         CorerlError: they and the column may both be the field's vectors.
     """
     known = NAMES[field]
-    numbered, (single, *_) = formats.numbered(table, known), found.get(field, [""])
+    numbered, (single, *_) = io.numbered(table, known), found.get(field, [""])
     if not (single and numbered):
         return numbered
     if field not in VECTORS:
         return []
     name = single.lower().partition("/")[0]
-    if clear := formats.numbered(table, known[: known.index(name)]):
+    if clear := io.numbered(table, known[: known.index(name)]):
         return clear
     raise CorerlError(
         f"its columns {single} and {numbered[0]} may both be {field}. Choose with "

@@ -9,24 +9,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from corerl.config import Columns, Data
-from corerl.data import download
-from corerl.data.atomic_file import replacing
-from corerl.data.columns import flags
-from corerl.data.dataset import Dataset
-from corerl.data.file_reading import is_file
-from corerl.data.files.fields import FileFields, first_text, observation_names, part, read
-from corerl.errors import CorerlError, RowError
+from corerl.data import download, simulators
+from corerl.data.dataset import ROWS, Dataset
+from corerl.data.files.arrays import flags, without_actions
+from corerl.data.files.checks import Finding, of_columns, of_dataset
+from corerl.data.files.fields import NEEDED, FileFields, first_text, observation_names, part, read
+from corerl.data.files.io import is_file, replacing
+from corerl.errors import CorerlError, FileMissing, RowError
 
-WRITTEN = (
-    *("observations", "actions", "rewards", "next_observations"),
-    *("terminated", "truncated", "has_next", "behaviour_log_prob", "durations"),
-)
-NEEDED = ("observations", "actions", "rewards")
+if TYPE_CHECKING:
+    from corerl.data.tasks import Task
+
+WRITTEN = (*ROWS, "behaviour_log_prob", "durations")
 
 
 def names() -> list[str]:
@@ -46,8 +45,10 @@ def find(name: str) -> Path | None:
 
 
 def fetch(name: str) -> Path:
-    """Raises CorerlError: your own file comes from nowhere."""
-    raise CorerlError(
+    """Finds the file, or raises FileMissing: it comes from nowhere."""
+    if path := find(name):
+        return path
+    raise FileMissing(
         f"There is no file {name}, which task=file/{name} names. Give its full path, or one from "
         f"{Path.cwd()}."
     )
@@ -55,7 +56,7 @@ def fetch(name: str) -> Path:
 
 def checksum(name: str) -> str:
     """Computes the SHA-256 of the file's bytes."""
-    return download.digest(find(name) or fetch(name))
+    return download.digest(fetch(name))
 
 
 def load(name: str, data: Data | None = None, box: tuple | None = None) -> Dataset:
@@ -70,7 +71,7 @@ def load(name: str, data: Data | None = None, box: tuple | None = None) -> Datas
             make no dataset; it says which file, field and row.
     """
     data = data or Data()
-    path = find(name) or fetch(name)
+    path = fetch(name)
     if data.sha256 and checksum(name) != data.sha256:
         raise CorerlError(
             f"{path} has changed since this run started (its SHA-256 was {data.sha256[:12]}...). Restore the "
@@ -99,17 +100,10 @@ def assemble(id: str, contents: FileFields, data: Data, box: tuple | None) -> Da
             f"{id} has no {' and no '.join(missing)}: name a column with "
             f"{contents.how_to_name(missing[0])}."
         )
-    for field, array in arrays.items():
-        if array.dtype.kind not in "OSU" or field == "episode":
-            continue
-        try:
-            arrays[field] = array.astype(np.float64)
-        except (TypeError, ValueError):
-            place, value = first_text(contents, field)
-            raise CorerlError(
-                f"{id}, {place}: {value!r} is not a number. Repair or drop the row."
-            ) from None
-    if done_may_be_cut(contents, data):
+    for field in [field for field in arrays if field != "episode"]:
+        if arrays[field].dtype.kind in "OSU":
+            arrays[field] = _numbers(id, contents, field)
+    if contents.done_may_be_cut(data.columns):
         arrays["terminated"] = _true_ends(arrays["terminated"], arrays["truncated"])
     low, high = bounds(data, None if contents.scaled else box)
     blank = without_actions(arrays["actions"])
@@ -121,11 +115,13 @@ def assemble(id: str, contents: FileFields, data: Data, box: tuple | None) -> Da
     return replace(dataset, parts=contents.parts) if contents.parts else dataset
 
 
-def without_actions(actions: np.ndarray) -> np.ndarray:
-    """Tells which rows `(N,)` have no action: all of its cells are empty."""
-    if actions.dtype.kind != "f":
-        return np.zeros(len(actions), bool)
-    return np.isnan(actions).reshape(len(actions), -1).all(1)
+def _numbers(id: str, contents: FileFields, field: str) -> np.ndarray:
+    try:
+        return contents.arrays[field].astype(np.float64)
+    except (TypeError, ValueError):
+        place, value = first_text(contents, field)
+        problem = f"{value!r} is not a number. Repair or drop the row."
+        raise CorerlError(f"{id}, {place}: {problem}") from None
 
 
 def _beside(rows: np.ndarray, array: np.ndarray) -> np.ndarray:
@@ -142,12 +138,6 @@ def _unlabelled(dataset: Dataset, blank: np.ndarray) -> Dataset:
         )
         raise RowError("actions", int(np.argmax(partly)), 0, problem, dataset.id)
     return replace(dataset, unlabelled=blank)
-
-
-def done_may_be_cut(contents: FileFields, data: Data) -> bool:
-    """Tells whether a file's ends are called `done`, nobody said that they are true, and it has cuts too."""
-    named = data.columns.terminated is not None
-    return bool(contents.done) and not named and "truncated" in contents.arrays
 
 
 def _true_ends(done: np.ndarray, truncated: np.ndarray) -> np.ndarray:
@@ -185,6 +175,43 @@ def write(path: Path, dataset: Dataset) -> None:
         np.savez(file, **fields_of(dataset))
 
 
+def check(task: Task) -> tuple[list[Finding], FileFields | None, Dataset | None]:
+    """Checks the file of a `file/PATH` task and returns the findings, contents and dataset if any."""
+    try:
+        path = fetch(task.name)
+        contents = read(path, task.data.columns)
+    except CorerlError as error:
+        return [Finding(True, "file", str(error))], None, None
+    findings = [*of_columns(contents)]
+    if any(finding.fault for finding in findings):
+        return findings, contents, None
+    try:
+        own = replace(task.data, sha256=None)
+        box = task.box if task.env else None
+        dataset = assemble(task.id, contents, own, box)
+    except RowError as error:
+        place = contents.place(error.field, error.row, error.column)
+        return [*findings, Finding(True, place, f"it {error.problem}.")], contents, None
+    except CorerlError as error:
+        return [*findings, Finding(True, "file", str(error))], contents, None
+    findings += [*of_dataset(dataset, contents, task), *_of_environment(dataset, task)]
+    return findings, contents, dataset
+
+
+def _of_environment(data: Dataset, task: Task) -> list[Finding]:
+    """Lists what does not fit the environment."""
+    if task.env is None:
+        text = (
+            "no env=gym/module:Id is given. You can train on the file, but judge the policy only "
+            "by off-policy evaluation."
+        )
+        return [Finding(False, "environment", text)]
+    env = task.make_env()
+    misfit = simulators.misfit(env, data)
+    env.close()
+    return [Finding(True, "environment", f"{misfit}.")] if misfit else []
+
+
 # Observations that are dictionaries: `observations/position`, `observations/velocity`, ...
 
 
@@ -203,5 +230,5 @@ def with_parts(name: str, columns: Columns) -> Columns:
     """Returns the columns with the order of the observation's parts, where the file gives none."""
     if columns.observations is not None:
         return columns
-    found = observation_names(find(name) or fetch(name))
+    found = observation_names(fetch(name))
     return replace(columns, observations=found) if "/" in "".join(found) else columns

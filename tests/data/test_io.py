@@ -3,7 +3,7 @@
 import pytest
 from wording import refused
 
-from corerl.data.atomic_file import replacing
+from corerl.data.files.io import replacing
 
 
 def test_two_writers_of_one_file_do_not_meet(tmp_path):

@@ -18,7 +18,7 @@ from corerl.config import Columns, Data
 from corerl.data import tasks
 from corerl.data.dataset import Dataset
 from corerl.data.files import own_files
-from corerl.data.files.check import check
+from corerl.data.files.own_files import check
 from corerl.errors import CorerlError
 from corerl.launch.composition import cells
 
