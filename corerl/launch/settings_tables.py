@@ -26,12 +26,23 @@ def table(name: str, task: str) -> dict[str, Any]:
         raise CorerlError(
             f"There is no table {name!r} of settings in configs/.{nearest(name, _files())}"
         )
-    rows = rows_of(name)
-    values = table(rows["base"], task) if "base" in rows else {}
-    for pattern, row in rows.items():
-        if pattern not in ("algo", "base") and fnmatch.fnmatchcase(task, pattern):
-            values = values | row
+    values: dict[str, Any] = {}
+    for row in _matching(name, task):
+        values |= row
     return values
+
+
+def _all_rows(name: str) -> list[tuple[str, dict[str, Any]]]:
+    """Returns a table's rows, after those of the tables that it is based on."""
+    rows = rows_of(name)
+    own = [(pattern, row) for pattern, row in rows.items() if pattern not in ("algo", "base")]
+    return (_all_rows(rows["base"]) if "base" in rows else []) + own
+
+
+def _matching(name: str, task: str, prefix: str = "") -> list[dict[str, Any]]:
+    """Returns the rows whose patterns match a task, and begin with `prefix`."""
+    rows = _all_rows(name)
+    return [row for p, row in rows if p.startswith(prefix) and fnmatch.fnmatchcase(task, p)]
 
 
 def of_d4rl(name: str, task: str) -> dict[str, Any]:
@@ -40,16 +51,11 @@ def of_d4rl(name: str, task: str) -> dict[str, Any]:
     It does not apply by itself: `minari/D4RL/antmaze/umaze-v1` is other data than D4RL's, also in what its
     rewards and ends are. Nothing, where the table has a row for the task, or the task is no such set.
     """
-    if not task.startswith("minari/D4RL/") or name not in _files():
-        return {}
     family, _, rest = task.removeprefix("minari/D4RL/").partition("/")
-    rows = rows_of(name)
-    values = of_d4rl(rows["base"], task) if "base" in rows else {}
-    for pattern, row in rows.items():
-        if pattern.startswith("minari/") and fnmatch.fnmatchcase(task, pattern):
-            return {}
-        if pattern.startswith(f"d4rl/{family}-"):
-            values |= row if fnmatch.fnmatchcase(f"d4rl/{family}-{rest}", pattern) else {}
+    values: dict[str, Any] = {}
+    if task.startswith("minari/D4RL/") and not _matching(name, task, "minari/"):
+        for row in _matching(name, f"d4rl/{family}-{rest}", f"d4rl/{family}-"):
+            values |= row
     return values
 
 
@@ -59,27 +65,15 @@ def budget(name: str, algorithm: str, task: str) -> dict[str, Any]:
     Nothing, where the table `name` has a number for this very task; its number for all tasks, a paper's,
     counts less. An algorithm's row changes the budget of a task that has one, and gives none to others.
     """
-    rows = rows_of("budgets").items()
-    of_task = [row for pattern, row in rows if fnmatch.fnmatchcase(task, pattern)]
-    if not of_task or any("steps" in row for row in _embedded(name, task)):
+    has_steps = any("steps" in row for row in _matching(name, task, "corerl/"))
+    if has_steps or not _matching("budgets", task):
         return {}
     values: dict[str, Any] = {}
-    for pattern, row in rows:
+    for pattern, row in rows_of("budgets").items():
         whole = pattern if ":" in pattern else f"*:{pattern}"
         if fnmatch.fnmatchcase(f"{algorithm}:{task}", whole):
             values |= row
     return values
-
-
-def _embedded(name: str, task: str) -> list[dict[str, Any]]:
-    """Returns the rows for tasks of our own that match, of a table and those that it is based on."""
-    rows = rows_of(name)
-    found = _embedded(rows["base"], task) if "base" in rows else []
-    return found + [
-        row
-        for pattern, row in rows.items()
-        if pattern.startswith("corerl/") and fnmatch.fnmatchcase(task, pattern)
-    ]
 
 
 @cache

@@ -29,7 +29,7 @@ from corerl.config import Columns, Config, Data, Eval, Wandb, require
 from corerl.errors import CorerlError
 from corerl.launch.arguments import Command, read
 from corerl.launch.composition import cells_of, search_folder, typed
-from corerl.launch.hydra_errors import UNREADABLE, no_such, sentence
+from corerl.launch.hydra_errors import no_such, sentence
 from corerl.launch.process_setup import lasting_output
 from corerl.launch.seed_processes import stopped_by_sigterm, terminated_like_ctrl_c
 from corerl.launch.settings_tables import file_of, of_d4rl, variants
@@ -46,7 +46,7 @@ STATUS = "Finished runs are kept (see corerl status). Run the same command again
 def main(arguments: list[str]) -> int:
     """Trains what the command line composes. Returns the exit status."""
     if not arguments or {"-h", "--help"} & set(arguments):
-        print(_help(read([a for a in arguments if a not in ("-h", "--help")])))
+        print(_help(read(["-m", *(a for a in arguments if a not in ("-h", "--help"))])))
         return 0
     command = read(arguments)
     if command.cfg == "job":
@@ -129,19 +129,16 @@ def _hydra_run(command: Command, outcome: Outcome) -> None:
         )
         with terminated_like_ctrl_c():
             launched(job)()
-    except (HydraException, OmegaConfBaseException) as error:
-        raise CorerlError(sentence(error, command.overrides)) from error
-    except CorerlError:
-        raise
     except Exception as error:
         if "No trials are completed" in str(error):  # Optuna's, which writes no results then
             raise CorerlError(NO_TRIAL) from error
-        if outcome.begun:
+        of_hydra = isinstance(error, HydraException | OmegaConfBaseException)
+        if isinstance(error, CorerlError) or (outcome.begun and not of_hydra):
             raise
-        if isinstance(error, UNREADABLE):
+        if of_hydra or isinstance(error, ValueError | yaml.YAMLError):  # of a damaged file
             raise CorerlError(sentence(error, command.overrides)) from error
         if isinstance(error, OSError) and error.filename:
-            raise CorerlError(f"{error.filename}: {error.strerror}.") from error
+            raise
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise CorerlError(f"The launcher failed: {lines[-1]} {STATUS}") from error
 

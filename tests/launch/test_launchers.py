@@ -134,7 +134,7 @@ def test_a_stopped_sweep_says_how_to_go_on(monkeypatch, capsys, stop, reported):
 def test_a_folder_that_cannot_be_written_is_not_the_launchers_fault(monkeypatch):
     read_only = OSError(errno.EROFS, "Read-only file system", "ro/new")
     monkeypatch.setattr(train_module.hydra, "main", Mock(side_effect=read_only))
-    with refused("ro/new"):
+    with refused("ro/new", OSError):
         train_module.main(["-m", "algo=bc", "task=corerl/pendulum"])
 
 
