@@ -31,10 +31,9 @@ from corerl.launch.arguments import Command, read
 from corerl.launch.composition import cells_of, search_folder, typed
 from corerl.launch.hydra_errors import no_such, sentence
 from corerl.launch.process_setup import lasting_output
-from corerl.launch.seed_processes import stopped_by_sigterm, terminated_like_ctrl_c
 from corerl.launch.settings_tables import file_of, of_d4rl, variants
 from corerl.runs.files import Busy
-from corerl.training.stopping import Interrupted
+from corerl.training.stopping import Interrupted, stopped_by_sigterm, terminated_like_ctrl_c
 
 NO_TRIAL = (
     "No trial of the search has a score, because every trial failed or had a seed that diverged. Search "

@@ -14,10 +14,9 @@ from wording import refused, says
 from corerl.launch import composition, status
 from corerl.launch import train as train_module
 from corerl.launch.arguments import read
-from corerl.launch.seed_processes import stopped_by_sigterm, terminated_like_ctrl_c
 from corerl.runs import files
 from corerl.runs.directory import cell_directory
-from corerl.training.stopping import Interrupted
+from corerl.training.stopping import Interrupted, stopped_by_sigterm, terminated_like_ctrl_c
 
 ARGUMENTS = [
     "-m",
