@@ -81,7 +81,9 @@ def load(
     Raises:
         CorerlError: the dataset has images, actions that the algorithm does not take, or no transitions.
     """
-    dataset = expert_rewards.relabelled(run, ended(vectors(run, timed=True), data), data)
+    dataset = ended(vectors(run, timed=True), data)
+    if data.rewards != "data":
+        dataset = expert_rewards.relabelled(run, dataset, data)
     if labels is not None:
         require(
             dataset.durations is None,
