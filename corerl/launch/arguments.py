@@ -17,8 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from corerl import algos
 from corerl.config import require
 from corerl.errors import CorerlError, nearest
-from corerl.launch.config_store import register
-from corerl.launch.settings_tables import rows_of, variants
+from corerl.launch.settings_tables import register, rows_of, variants
 from corerl.older_settings import RENAMED
 
 SEARCH = {"hydra.sweeper.direction": "maximize", "hydra.sweeper.sampler.seed": "0"}

@@ -11,7 +11,7 @@ from wording import refused, says
 from corerl import algos, cli
 from corerl.algos import td3_bc
 from corerl.launch.composition import cells
-from corerl.launch.config_store import register
+from corerl.launch.settings_tables import register
 from corerl.launch.tiny_cells import shrunk
 from corerl.policies.load import load
 from corerl.runs import code
