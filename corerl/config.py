@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from omegaconf import MISSING
 
-from corerl.errors import CorerlError
+from corerl.errors import require
 
 KERNELS = ("auto", "mkl", "onednn")
 
@@ -315,12 +315,6 @@ def _as_written(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_as_written(part) for part in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def require(condition: bool, problem: str) -> None:
-    """Raises a CorerlError that states `problem` where `condition` does not hold."""
-    if not condition:
-        raise CorerlError(f"{problem}.")
 
 
 MOST_SEEDS = 10_000
