@@ -114,13 +114,15 @@ def _jobs(overrides: list[Override]) -> Iterator[list[str]]:
     """Yields the combinations of values, in the order of Hydra's basic sweeper."""
     values: dict[str, list[str]] = {}
     for override in overrides:
-        key, texts = override.get_key_element(), [override.get_value_element_as_str()]
+        key = override.get_key_element()
         if override.is_sweep_override():
             require(
                 override.is_discrete_sweep(),
                 f"{override.input_line} is a range for a search. Add hydra/sweeper=optuna, or list values",
             )
             texts = override.sweep_string_iterator()
+        else:
+            texts = [override.get_value_element_as_str()]
         values[key] = [f"{key}={text}" for text in texts]
     return map(list, itertools.product(*values.values()))
 
