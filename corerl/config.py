@@ -12,9 +12,10 @@ from typing import Any, ClassVar
 
 from omegaconf import MISSING
 
-from corerl.errors import require
+from corerl.errors import CorerlError
 
 KERNELS = ("auto", "mkl", "onednn")
+MOST_SEEDS = 10_000
 
 
 def within(default: Any, interval: str) -> Any:
@@ -45,9 +46,8 @@ def acting(declared: Any) -> Any:
 def added(declared: Any) -> Any:
     """Marks a setting that came when runs had been made: at its default it is no part of a run's name.
 
-    So a field that is added to a `Config` leaves the directories of older runs found, and only a run
-    that chooses another value is a new one. Its default, or the field that declares it, must be what the
-    code did before.
+    So the directories of older runs are found, and only a run that chooses another value is a new one. Its
+    default, or the field that declares it, must be what the code did before.
     """
     return _marked(declared if isinstance(declared, Field) else field(default=declared), "added")
 
@@ -127,8 +127,7 @@ class Settings:
     def __post_init__(self) -> None:
         for declared in fields(self):
             value, key = getattr(self, declared.name), self.prefix + declared.name
-            choices = declared.metadata.get("choices")
-            if choices is not None:
+            if choices := declared.metadata.get("choices"):
                 require(value in choices, f"{key}={value} is not one of {', '.join(choices)}")
             for number in value if isinstance(value, list | tuple) else [value]:
                 if isinstance(number, int | float) and not isinstance(number, bool):
@@ -307,15 +306,17 @@ def _as_written(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-MOST_SEEDS = 10_000
+def require(condition: bool, problem: str) -> None:
+    """Raises a CorerlError that states `problem` where `condition` does not hold."""
+    if not condition:
+        raise CorerlError(f"{problem}.")
 
 
 def seed_list(seeds: Any) -> list[int]:
     """Returns `seeds` as a list: a count n means 0 to n-1.
 
     Raises:
-        CorerlError: neither a positive count nor a list of distinct non-negative integers, or more than
-            anybody runs.
+        CorerlError: neither a count nor a list of distinct non-negative integers, or more than anybody runs.
     """
     shown = str(seeds) if len(str(seeds)) < 60 else f"{str(seeds)[:50]}..."
     found = list(range(seeds)) if type(seeds) is int and 0 < seeds <= MOST_SEEDS else seeds

@@ -11,12 +11,6 @@ class CorerlError(Exception):
     """
 
 
-def require(condition: bool, problem: str) -> None:
-    """Raises a CorerlError that states `problem` where `condition` does not hold."""
-    if not condition:
-        raise CorerlError(f"{problem}.")
-
-
 class RowError(CorerlError):
     """A row of recorded steps breaks a rule. `problem` is a verb and what it holds.
 
