@@ -96,8 +96,8 @@ def _instead(key: str, algorithm: str, known: list[str]) -> str:
         return f"{place}. {', '.join(having)} {'have' if len(having) > 1 else 'has'} it."
     if near:
         return f"{place}. Did you mean {', '.join(near)}?"
-    help = f" corerl train algo={own.get(algorithm, algorithm)} --help lists them."
-    return f"{place}.{help if algorithm else ''}"
+    hint = f" corerl train algo={own.get(algorithm, algorithm)} --help lists them."
+    return f"{place}.{hint if algorithm else ''}"
 
 
 def _settings(algorithm: str) -> Iterator[tuple[str, Any]]:
