@@ -6,8 +6,7 @@ An algorithm's own settings stand in its file's `Config(Settings)`:
     order: str = one_of("value_first", "joint")
 """
 
-import re
-from dataclasses import MISSING as MISSING_DEFAULT
+from copy import copy
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar
 
@@ -16,6 +15,7 @@ from omegaconf import MISSING
 from corerl.errors import CorerlError
 
 KERNELS = ("auto", "mkl", "onednn")
+MOST_SEEDS = 10_000
 
 
 def within(default: Any, interval: str) -> Any:
@@ -39,27 +39,23 @@ def one_of(default: str, *others: str) -> Any:
 
 
 def acting(declared: Any) -> Any:
-    """Marks a setting that no update on data reads: `corerl evaluate RUN algo.x=...` may choose another.
-
-    So one trained run gives the scores of all its values.
-    """
-    marked = declared.metadata | {"acting": True}
-    return field(default=declared.default, metadata=marked)
+    """Marks a setting that no update on data reads. `corerl evaluate RUN algo.x=...` may change it."""
+    return _marked(declared, "acting")
 
 
 def added(declared: Any) -> Any:
     """Marks a setting that came when runs had been made: at its default it is no part of a run's name.
 
-    So a field that is added to a `Config` leaves the directories of older runs found, and only a run
-    that chooses another value is a new one. Its default, or the field that declares it, must be what the
-    code did before.
+    So the directories of older runs are found, and only a run that chooses another value is a new one. Its
+    default, or the field that declares it, must be what the code did before.
     """
-    if not isinstance(declared, Field):
-        declared = field(default=declared)
-    marked = declared.metadata | {"added": True}
-    if declared.default_factory is not MISSING_DEFAULT:
-        return field(default_factory=declared.default_factory, metadata=marked)
-    return field(default=declared.default, metadata=marked)
+    return _marked(declared if isinstance(declared, Field) else field(default=declared), "added")
+
+
+def _marked(declared: Field, mark: str) -> Any:
+    marked = copy(declared)
+    marked.metadata = declared.metadata | {mark: True}
+    return marked
 
 
 def group(kind: type, **values: Any) -> Any:
@@ -131,8 +127,7 @@ class Settings:
     def __post_init__(self) -> None:
         for declared in fields(self):
             value, key = getattr(self, declared.name), self.prefix + declared.name
-            choices = declared.metadata.get("choices")
-            if choices is not None:
+            if choices := declared.metadata.get("choices"):
                 require(value in choices, f"{key}={value} is not one of {', '.join(choices)}")
             for number in value if isinstance(value, list | tuple) else [value]:
                 if isinstance(number, int | float) and not isinstance(number, bool):
@@ -172,7 +167,10 @@ class Settings:
 def _check(value: float, declared: Field, shown: str) -> None:
     """Raises where a field's number is outside its interval, or larger than any."""
     interval = declared.metadata.get("interval", "(-inf, inf)")
-    require(_inside(value, interval), f"{shown} {_demand(interval)}")
+    low, high = map(float, interval[1:-1].split(","))
+    above = low <= value if interval[0] == "[" else low < value
+    below = value <= high if interval[-1] == "]" else value < high
+    require(above and below, f"{shown} {_demand(interval)}")
     if not interval.endswith(" inf)"):
         return
     usual = LARGEST_NUMBER if "float" in str(declared.type) else LARGEST_COUNT
@@ -181,23 +179,14 @@ def _check(value: float, declared: Field, shown: str) -> None:
     require(abs(value) <= most, f"{shown} must be {reported}")
 
 
-def _inside(value: float, interval: str) -> bool:
-    low, high = map(float, interval[1:-1].split(","))
-    above = low <= value if interval[0] == "[" else low < value
-    return above and (value <= high if interval[-1] == "]" else value < high)
-
-
 def _demand(interval: str) -> str:
     """Tells what a value outside the interval should be."""
-    if interval == "(-inf, inf)":
-        return "must be a finite number"
-    least = re.fullmatch(r"([\[(])(\d+), inf\)", interval)
-    if least is None:
+    low, high = interval[1:-1].split(", ")
+    if high != "inf":
         return f"must lie in {interval}"
-    bound = least.group(2)
-    if bound == "0":
-        return "must be positive" if least.group(1) == "(" else "must not be negative"
-    return f"must be at least {bound}"
+    if low == "0":
+        return "must be positive" if interval[0] == "(" else "must not be negative"
+    return "must be a finite number" if low == "-inf" else f"must be at least {low}"
 
 
 @dataclass
@@ -325,24 +314,19 @@ def require(condition: bool, problem: str) -> None:
         raise CorerlError(f"{problem}.")
 
 
-MOST_SEEDS = 10_000
-
-
 def seed_list(seeds: Any) -> list[int]:
     """Returns `seeds` as a list: a count n means 0 to n-1.
 
     Raises:
-        CorerlError: neither a positive count nor a list of distinct non-negative integers, or more than
-            anybody runs.
+        CorerlError: neither a count nor a list of distinct non-negative integers, or more than anybody runs.
     """
     shown = str(seeds) if len(str(seeds)) < 60 else f"{str(seeds)[:50]}..."
-    problem = f"seeds={shown} must be a count (seeds=10) or a list of distinct seeds (seeds=[3,7])"
-    many = seeds if type(seeds) is int else len(seeds) if isinstance(seeds, list) else 0
-    require(many <= MOST_SEEDS, f"{problem}, at most {MOST_SEEDS:,}")
-    if type(seeds) is int:
-        require(seeds > 0, problem)
-        return list(range(seeds))
-    require(isinstance(seeds, list) and len(seeds) > 0, problem)
-    require(all(type(s) is int and 0 <= s < 2**63 for s in seeds), problem)
-    require(len(set(seeds)) == len(seeds), problem)
-    return seeds
+    found = list(range(seeds)) if type(seeds) is int and 0 < seeds <= MOST_SEEDS else seeds
+    sound = isinstance(found, list) and 0 < len(found) <= MOST_SEEDS
+    sound = sound and all(type(seed) is int and 0 <= seed < 2**63 for seed in found)
+    require(
+        sound and len(set(found)) == len(found),
+        f"seeds={shown} must be a count (seeds=10) or a list of distinct seeds (seeds=[3,7]), at most "
+        f"{MOST_SEEDS:,}",
+    )
+    return found

@@ -7,6 +7,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
+import yaml
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Quote, QuotedString
@@ -16,9 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from corerl import algos
 from corerl.config import require
 from corerl.errors import CorerlError, nearest
-from corerl.launch.config_store import register
-from corerl.launch.hydra_errors import UNREADABLE, unreadable
-from corerl.launch.settings_tables import rows_of, variants
+from corerl.launch.settings_tables import register, rows_of, variants
 from corerl.older_settings import RENAMED
 
 SEARCH = {"hydra.sweeper.direction": "maximize", "hydra.sweeper.sampler.seed": "0"}
@@ -47,30 +46,35 @@ def read(arguments: list[str]) -> Command:
     """Reads a command line, and registers its own algorithms and its sweep with Hydra.
 
     Raises:
-        CorerlError: an unknown flag, a setting that is added or removed, a sweep or a file that is missing,
-            damaged, or takes a name of corerl's.
+        CorerlError: an unknown flag, a setting that cannot be read, or is added or removed, a sweep or a file
+            that is missing, damaged, or takes a name of corerl's.
     """
     flags = _flags(arguments)
-    chosen = [text.removeprefix("sweep=") for text in flags.overrides if text.startswith("sweep=")]
-    overrides = [_renamed(text) for text in flags.overrides if not text.startswith("sweep=")]
+    sweep = [text.removeprefix("sweep=") for text in flags.overrides if text.startswith("sweep=")]
+    overrides = [text for text in flags.overrides if not text.startswith("sweep=")]
     require(
-        len(chosen) < 2,
-        f"sweep={' sweep='.join(chosen)}: give only one sweep=, because each has its own settings",
+        len(sweep) < 2,
+        f"sweep={' sweep='.join(sweep)}: give only one sweep=, because each has its own settings",
     )
-    name, multirun = flags.config_name or "config", flags.multirun or bool(chosen)
-    if chosen:
-        name = _sweep(chosen[0])
-        overrides = [*_own_files_of_sweep(name, chosen[0], overrides), *overrides]
+    name, multirun = flags.config_name or "config", flags.multirun or bool(sweep)
+    if sweep:
+        name, algorithms = _sweep(sweep[0])
+        if ".py" in algorithms and not any(text.startswith("algo=") for text in overrides):
+            overrides = [f"algo={algorithms}", *overrides]
     elif flags.config_dir:
         overrides = [*_folder(Path(flags.config_dir), name), *overrides]
-    overrides = [_with_own_files(text) for text in overrides]
+    overrides = [_for_hydra(text, multirun) for text in overrides]
     register()
-    if multirun:
-        overrides = [_late(text) for text in _with_search(overrides)]
-    prints = [text for flag in ("cfg", "info") for text in _given(flag, getattr(flags, flag))]
-    prints += _given("package", flags.package) + (["--resolve"] if flags.resolve else [])
+    prints = {key: getattr(flags, key) for key in ("cfg", "info", "package")}
+    shown = [f"--{key}={value}" for key, value in prints.items() if value is not None]
     return Command(
-        name, overrides, multirun, flags.dry_run, flags.cfg, flags.package, tuple(prints)
+        name,
+        _with_search(overrides) if multirun else overrides,
+        multirun,
+        flags.dry_run,
+        flags.cfg,
+        flags.package,
+        (*shown, *(["--resolve"] if flags.resolve else [])),
     )
 
 
@@ -94,16 +98,7 @@ def _flags(arguments: list[str]) -> argparse.Namespace:
         raise CorerlError(
             f"corerl train has no flag {flag}. Give a setting as name=value, as in seeds=10."
         )
-    for text in flags.overrides:
-        if text[:1] in ("+", "~") and not text.lstrip("+~").startswith("hydra"):
-            raise CorerlError(
-                f"{text} would add or remove a setting, which is not possible. Change one with name=value."
-            )
     return flags
-
-
-def _given(flag: str, value: str | None) -> list[str]:
-    return [] if value is None else [f"--{flag}", value]
 
 
 def sweeps() -> list[str]:
@@ -112,8 +107,11 @@ def sweeps() -> list[str]:
     return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
 
 
-def _sweep(given: str) -> str:
-    """Registers the sweep of a name, or of your own file, and returns the name for Hydra."""
+def _sweep(given: str) -> tuple[str, str]:
+    """Registers the sweep of a name, or of your own file. Returns the name for Hydra, and its algorithms.
+
+    Their files lie beside it or are found from here.
+    """
     own = Path(given).absolute()
     is_own = own.suffix == ".yaml" and own.is_file()
     if given not in sweeps() and not is_own:
@@ -131,35 +129,33 @@ def _sweep(given: str) -> str:
         "defaults" in node,
         f"sweep={given} has no `defaults`. Add as its first line: defaults: [config, _self_]",
     )
+    grid = node
+    for key in ("hydra", "sweeper", "params"):
+        grid = grid.get(key) if OmegaConf.is_dict(grid) else None
+    grid = grid if OmegaConf.is_dict(grid) else {}
     for key in ("algo", "task"):
-        several = _grid(node).get(key)
-        require(
-            not OmegaConf.is_list(several),
-            f"sweep={given}: {key} is a list. Write its values as text with commas: "
-            f"{key}: {','.join(map(str, several or []))}",
-        )
-    return own.stem
+        several = grid.get(key, node.get(key))
+        if OmegaConf.is_list(several):
+            raise CorerlError(
+                f"sweep={given}: {key} is a list. Write its values as text with commas under "
+                f"hydra.sweeper.params: {key}: {','.join(map(str, several))}."
+            )
+    named = ((own.parent / part, part) for part in _parts(str(grid.get("algo"))))
+    return own.stem, ",".join(str(path) if path.is_file() else part for path, part in named)
 
 
 def _stored(file: Path | Traversable, name: str) -> DictConfig:
     """Makes a file a config that Hydra finds by name, and returns its content."""
     try:
         node = OmegaConf.create(file.read_text(encoding="utf-8"))
-    except UNREADABLE as error:
-        raise CorerlError(unreadable(error)) from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise CorerlError(f"Cannot read {file}: {' '.join(str(error).split())[:200]}.") from error
     require(
         OmegaConf.is_dict(node),
         f"{file} is not a file of settings. Write one setting per line, as in steps: 1000",
     )
     ConfigStore.instance().store(name=name, node=node)
     return node
-
-
-def _grid(node: DictConfig) -> DictConfig:
-    """Returns `hydra.sweeper.params` of a sweep, or empty where it has none."""
-    for key in ("hydra", "sweeper", "params"):
-        node = node.get(key) if OmegaConf.is_dict(node) else None
-    return node if OmegaConf.is_dict(node) else OmegaConf.create({})
 
 
 def _folder(folder: Path, name: str) -> list[str]:
@@ -171,21 +167,45 @@ def _folder(folder: Path, name: str) -> list[str]:
     return [f"hydra.searchpath=[{place}]"]
 
 
-def _renamed(text: str) -> str:
-    """Turns `algo.old=v` into `algo.new=v` where a setting has been renamed."""
+def _for_hydra(text: str, multirun: bool) -> str:
+    """Returns a setting as Hydra is to read it: by today's name, and own files as algorithms.
+
+    In a sweep, `algo.x=v` becomes a choice of one value, because Hydra would look for the setting before
+    there is an algorithm.
+
+    Raises:
+        CorerlError: the setting cannot be read, is added or removed, or has several values without -m.
+    """
     key, equals, value = text.partition("=")
-    return f"{RENAMED.get(key, key)}{equals}{value}"
+    if key == "algo" and ".py" in value:
+        value = _with_own_files(value)
+    text = f"{RENAMED.get(key, key)}{equals}{value}"
+    try:
+        (parsed,) = OverridesParser.create().parse_overrides([text])
+    except HydraException as error:
+        raise CorerlError(
+            f"Cannot read {text!r}. Give a setting as name=value. A value with commas or brackets "
+            "needs quotes of its own, as in 'label=\"10% BC, filtered\"'."
+        ) from error
+    require(
+        text[:1] not in ("+", "~") or parsed.key_or_group.startswith("hydra"),
+        f"{text} would add or remove a setting, which is not possible. Change one with name=value",
+    )
+    require(
+        multirun or not parsed.is_sweep_override(),
+        f"{text} has several values. Add -m to run one after the other, or write "
+        f"'{key}=[{value}]' for a list",
+    )
+    late = multirun and key.startswith("algo.") and not parsed.is_sweep_override()
+    return f"{parsed.key_or_group}=choice({value})" if late else text
 
 
-def _with_own_files(text: str) -> str:
-    """Turns `algo=mine/foo.py` into `algo=foo`, and makes the file an algorithm.
+def _with_own_files(value: str) -> str:
+    """Turns `mine/foo.py` into `foo`, and makes the file an algorithm.
 
     Raises:
         CorerlError: there is no such file, its name is taken, or it cannot be imported.
     """
-    key, _, value = text.partition("=")
-    if key != "algo" or ".py" not in value:
-        return text
     register.cache_clear()
     rows_of.cache_clear()  # the table beside a file may have been edited too
     parts = list(_parts(value))
@@ -196,18 +216,7 @@ def _with_own_files(text: str) -> str:
             f"{name}.py has the name of one of corerl's tables of settings. Rename it, as in my_{name}.py",
         )
     added = dict(zip(files, algos.add_all(files), strict=True))
-    return f"algo={','.join(added.get(part, part) for part in parts)}"
-
-
-def _own_files_of_sweep(name: str, file: str, overrides: list[str]) -> list[str]:
-    """Returns `algo=...` of a sweep that names files, which lie beside it or are found from here."""
-    value = _grid(ConfigStore.instance().load(f"{name}.yaml").node).get("algo")
-    if not isinstance(value, str) or ".py" not in value:
-        return []
-    if any(text.startswith("algo=") for text in overrides):
-        return []
-    beside = ((Path(file).absolute().parent / part, part) for part in _parts(value))
-    return [f"algo={','.join(str(path) if path.is_file() else part for path, part in beside)}"]
+    return ",".join(added.get(part, part) for part in parts)
 
 
 def _parts(value: str) -> Iterator[str]:
@@ -222,18 +231,3 @@ def _with_search(overrides: list[str]) -> list[str]:
     if "hydra/sweeper/sampler=grid" in overrides:  # it has no seed
         given |= {"hydra.sweeper.sampler.seed"}
     return [*overrides, *(f"{key}={value}" for key, value in SEARCH.items() if key not in given)]
-
-
-def _late(text: str) -> str:
-    """Lets `algo.x=v` of a sweep wait for each cell's algorithm, as a choice of one value.
-
-    Hydra would look for the setting before any algorithm is chosen.
-    """
-    key, equals, value = text.partition("=")
-    if not equals or not key.startswith("algo."):
-        return text
-    try:
-        (parsed,) = OverridesParser.create().parse_overrides([text])
-    except HydraException:
-        return text  # which Hydra refuses when it composes
-    return text if parsed.is_sweep_override() else f"{key}=choice({value})"

@@ -6,7 +6,6 @@ from contextlib import suppress
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
@@ -23,7 +22,7 @@ from corerl.data.files import own_files
 from corerl.errors import CorerlError, FileMissing
 from corerl.launch import arguments as command_line
 from corerl.launch.arguments import Command
-from corerl.launch.hydra_errors import UNREADABLE, sentence
+from corerl.launch.hydra_errors import sentence
 from corerl.launch.settings_tables import budget, file_of, table
 from corerl.older_settings import LEFT, RENAMED
 from corerl.policies.load import settings
@@ -49,7 +48,7 @@ def cells_of(command: Command) -> list[Config]:
     try:
         with _hydra():
             found = [typed(cfg, chosen) for cfg, chosen in _composed(command)]
-    except (HydraException, OmegaConfBaseException, *UNREADABLE) as error:
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise CorerlError(sentence(error, command.overrides)) from error
     require(
         found,
@@ -72,14 +71,24 @@ def _hydra() -> initialize_config_module:
     return initialize_config_module("corerl.configs", job_name="corerl", version_base="1.3")
 
 
+def _sweep_settings(command: Command) -> DictConfig:
+    """Returns Hydra's settings of a sweep, which do not depend on the algorithm."""
+    overrides = [text for text in command.overrides if text.startswith("root=") or _is_hydras(text)]
+    overrides += [f"algo={algos.names()[0]}"]
+    return compose(command.config_name, overrides, return_hydra_config=True).hydra
+
+
+def _is_hydras(override: str) -> bool:
+    return override.lstrip("+~").startswith("hydra")
+
+
 def _composed(command: Command) -> Iterator[tuple[DictConfig, list[str]]]:
     """Yields every cell's config, and the overrides that its command line would have.
 
     Hydra composes once per combination of settings other than the task, which only the tables look at:
     a paper's table of hundreds of cells takes seconds.
     """
-    parser = OverridesParser.create(GlobalHydra.instance().config_loader())
-    hydra_overrides, overrides = _by_owner(command)
+    overrides = [text for text in command.overrides if not _is_hydras(text)]
     if not command.multirun:
         yield compose(command.config_name, command.overrides), overrides
         return
@@ -91,30 +100,18 @@ def _composed(command: Command) -> Iterator[tuple[DictConfig, list[str]]]:
         f"The sweeper {target} chooses settings while it runs, so corerl cannot list them beforehand. "
         "Run the sweep with corerl train, without --dry-run",
     )
+    parser = OverridesParser.create(GlobalHydra.instance().config_loader())
     grid = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
-    parsed = parser.parse_overrides([*grid, *overrides])
     without_task: dict[tuple[str, ...], DictConfig] = {}
-    for job in _jobs(parsed):
+    for job in _jobs(parser.parse_overrides([*grid, *overrides])):
         others = tuple(text for text in job if not text.startswith("task="))
         if others not in without_task:
-            without_task[others] = compose(command.config_name, [*others, *hydra_overrides])
+            own = filter(_is_hydras, command.overrides)
+            without_task[others] = compose(command.config_name, [*others, *own])
         cfg = without_task[others].copy()
-        for text in (text for text in job if text.startswith("task=")):
+        for text in set(job) - set(others):
             cfg.task = parser.parse_override(text).value()  # the text is quoted or escaped
         yield cfg, job
-
-
-def _by_owner(command: Command) -> tuple[list[str], list[str]]:
-    """Returns Hydra's own settings, and the others."""
-    own = [text for text in command.overrides if text.lstrip("+~").startswith("hydra")]
-    return own, [text for text in command.overrides if text not in own]
-
-
-def _sweep_settings(command: Command) -> DictConfig:
-    """Returns Hydra's settings of a sweep, which do not depend on the algorithm."""
-    overrides = [*_by_owner(command)[0], f"algo={algos.names()[0]}"]
-    overrides += [text for text in command.overrides if text.startswith("root=")]
-    return compose(command.config_name, overrides, return_hydra_config=True).hydra
 
 
 def _jobs(overrides: list[Override]) -> Iterator[list[str]]:
@@ -127,9 +124,10 @@ def _jobs(overrides: list[Override]) -> Iterator[list[str]]:
                 override.is_discrete_sweep(),
                 f"{override.input_line} is a range for a search. Add hydra/sweeper=optuna, or list values",
             )
-            values[key] = [f"{key}={text}" for text in override.sweep_string_iterator()]
+            texts = override.sweep_string_iterator()
         else:
-            values[key] = [f"{key}={override.get_value_element_as_str()}"]
+            texts = [override.get_value_element_as_str()]
+        values[key] = [f"{key}={text}" for text in texts]
     return map(list, itertools.product(*values.values()))
 
 
@@ -143,6 +141,7 @@ def typed(cfg: DictConfig, overrides: list[str]) -> Config:
             unknown setting.
     """
     chosen = {override.split("=")[0] for override in overrides} - {"algo"}
+    reading = ""
     try:
         name = cfg.algo.name
         require(
@@ -160,14 +159,16 @@ def typed(cfg: DictConfig, overrides: list[str]) -> Config:
         rows = table(cfg.table or name, cfg.task)
         if "steps" not in chosen and cfg.steps == defaults.steps:
             rows = rows | budget(cfg.table or name, name, cfg.task)
+        reading = f"{file_of(cfg.table or name)} does not fit the algorithm's settings: "
         for given, value in rows.items():
             key = RENAMED.get(given, given)
             in_file = OmegaConf.select(cfg, key) != OmegaConf.select(defaults, key)
             if not in_file and not any(f"{key}.".startswith(f"{c}.") for c in chosen):
-                _apply(cfg, key, value)
+                OmegaConf.update(cfg, key, value, merge=True)
+        reading = ""
         return _with_checksums(OmegaConf.to_object(cfg))
     except OmegaConfBaseException as error:
-        raise CorerlError(sentence(error)) from error
+        raise CorerlError(f"{reading}{sentence(error)}") from error
 
 
 @cache
@@ -231,13 +232,3 @@ def _as_recorded(cfg: Config) -> Config | None:
             if begins or cell == cell_directory(made):
                 return made
     return None
-
-
-def _apply(cfg: DictConfig, key: str, value: Any) -> None:
-    try:
-        OmegaConf.update(cfg, key, value, merge=True)
-    except OmegaConfBaseException as error:
-        file = file_of(cfg.table or cfg.algo.name)
-        raise CorerlError(
-            f"{file} does not fit the algorithm's settings: {sentence(error)}"
-        ) from error

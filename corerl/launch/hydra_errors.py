@@ -1,185 +1,114 @@
-"""Translates Hydra's and OmegaConf's errors to one sentence each."""
+"""Translates Hydra's common errors to one sentence each. Rare ones keep Hydra's own words."""
 
 import difflib
 import importlib
-import re
-import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import fields, is_dataclass
+from typing import Any
 
-import yaml
-from hydra.errors import MissingConfigException, OverrideParseException
+from hydra.errors import MissingConfigException
 from omegaconf.errors import (
     ConfigAttributeError,
     ConfigKeyError,
     MissingMandatoryValue,
     OmegaConfBaseException,
+    ValidationError,
 )
 
 from corerl import algos
 from corerl.config import Config
-from corerl.errors import CorerlError, nearest
+from corerl.errors import first_line, nearest
 from corerl.launch.settings_tables import variants
 
-UNREADABLE = (yaml.YAMLError, ValueError)
-"""What Hydra raises on a damaged file of settings."""
-WANTED = {
-    "Integer": "a whole number, such as 1000",
-    "Float": "a number",
-    "bool": "true or false",
-}
-EXTRAS = {
-    "hydra/sweeper/optuna": "optuna",
-    "hydra/launcher/joblib": "joblib",
-    "hydra/launcher/ray": "ray",
-    "hydra/launcher/submitit_slurm": "slurm",
-    "hydra/launcher/submitit_local": "slurm",
-}
-"""Groups' choices that come with an extra of the package."""
+WANTED = {int: "a whole number, such as 1000", float: "a number", bool: "true or false"}
+EXTRAS = {"submitit_slurm": "slurm", "submitit_local": "slurm"}
+EXTRAS |= {name: name for name in ("optuna", "joblib", "ray")}
+"""Hydra's sweepers and launchers that come with an extra of the package."""
 
 
-def sentence(error: Exception, arguments: Sequence[str] | None = None) -> str:
-    """Says what is wrong with a setting and how to mend it. None: of the command line's arguments."""
-    chosen = _chosen(sys.argv[1:] if arguments is None else arguments)
-    if isinstance(error, UNREADABLE) and not isinstance(error, OmegaConfBaseException):
-        return unreadable(error)
-    composed = re.match(r"In '([^']+)': \w+ raised while composing", str(error))
-    if composed and isinstance(error.__context__, OmegaConfBaseException):
-        return f"{composed[1]}.yaml: {_of_a_file(error.__context__)}"
-    cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
-    if isinstance(cause, OverrideParseException):
-        return (
-            f"Cannot read {cause.override!r}. Give a setting as name=value. A value with commas or brackets "
-            "needs quotes of its own, as in 'label=\"10% BC, filtered\"'."
-        )
-    if isinstance(cause, MissingConfigException):
-        return _unknown_choice(str(cause))
-    if isinstance(cause, MissingMandatoryValue):
-        return f"{cause.full_key} must be given, as in task=d4rl/hopper-medium-v2."
-    if isinstance(cause, ConfigAttributeError | ConfigKeyError):
-        return _unknown_setting(str(error), cause, chosen)
-    if "You must specify 'algo'" in str(cause):
+def sentence(error: Exception, overrides: Sequence[str] = ()) -> str:
+    """Says what is wrong with a setting and how to mend it. The algorithm is the overrides' last."""
+    if isinstance(error, MissingConfigException) and error.options:
+        group, _, name = error.missing_cfg_file.rpartition("/")
+        return no_such("algorithm" if group == "algo" else group, name, error.options)
+    if "You must specify 'algo'" in str(error):
         return f"algo must be given, as in algo=iql. Known: {', '.join(algos.names())}."
-    ambiguous = re.match(r"Ambiguous value for argument '(([^=]+)=(.*))'", str(cause))
-    if ambiguous:
-        given, key, values = ambiguous.groups()
-        return (
-            f"{given} has several values. Add -m to run one after the other, or write "
-            f"'{key}=[{values}]' for a list."
-        )
-    return _bad_value(str(error), cause, chosen)
+    cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__
+    if isinstance(cause, OmegaConfBaseException):
+        words = ": ".join(dict.fromkeys(map(first_line, (error, cause))))
+        return _problem(cause, overrides) or f"{words} ({cause.full_key})."
+    if isinstance(error.__context__, OmegaConfBaseException):  # in a sweep's file, named first
+        key = error.__context__.full_key or ""
+        hint = f"Set {key} under hydra.sweeper.params of the sweep, as in {{{key}: 0.8}}."
+        problem = hint if key.startswith("algo.") else _problem(error.__context__, overrides)
+        if problem:
+            return f"{str(error).partition(':')[0]}: {problem}"
+    return " ".join(str(error).split()).rstrip(".") + "."
 
 
-def unreadable(error: Exception) -> str:
-    """Says that a file of settings is damaged."""
-    return (
-        f"Cannot read a file of settings ({' '.join(str(error).split())[:200]}). Repair the file."
-    )
-
-
-def _of_a_file(cause: OmegaConfBaseException) -> str:
-    """Explains what a sweep's file says. Its algorithms and their settings stand elsewhere in it."""
-    key = getattr(cause, "full_key", None) or "algo"
-    if key.partition(".")[0] == "algo":
-        return f"Set {key} under hydra.sweeper.params of the sweep, as in {{algo: iql, algo.expectile: 0.8}}."
-    return sentence(cause)
-
-
-def _unknown_choice(text: str) -> str:
-    """Explains a name that a group (algo, hydra/launcher) or the primary configs do not have."""
-    found = re.search(r"Could not find '(.+)/(.*)'", text)
-    if found is None:
-        return text.splitlines()[0].rstrip(".") + "."
-    group, name = found.groups()
-    if extra := EXTRAS.get(f"{group}/{name}"):
-        return f'{group}={name} is not installed. Install it with: pip install "corerl[{extra}]"'
-    options = re.search(r"Available options in .*:\n((?:\t.*\n?)*)", text)
-    known = options.group(1).split() if options else []
-    what = "algorithm" if group == "algo" else group
-    return no_such(what, name, known)
-
-
-def no_such(what: str, name: str, known: list[str]) -> str:
+def no_such(what: str, name: str, known: Sequence[str]) -> str:
     """Says that there is none of that name, and which there are."""
+    if name in EXTRAS:
+        return (
+            f'{what}={name} is not installed. Install it with: pip install "corerl[{EXTRAS[name]}]"'
+        )
     return f"There is no {what} {name!r}.{nearest(name, known)} Known: {', '.join(known)}."
 
 
-def _unknown_setting(text: str, cause: OmegaConfBaseException, chosen: str) -> str:
-    named = re.match(r"Could not override '([^']+)'", text)
-    key = named.group(1) if named else cause.full_key
-    whole = (cause.full_key or "").rpartition(".")[0]
-    if cause.object_type is dict and whole.startswith("algo."):
+def _problem(error: OmegaConfBaseException, overrides: Sequence[str]) -> str:
+    """Says what is wrong with one setting. Empty where Hydra says it well enough."""
+    key = error.full_key or ""
+    module = getattr(error.object_type, "__module__", "")
+    chosen = [text.removeprefix("algo=") for text in overrides if text.startswith("algo=")]
+    name = variants().get(chosen[-1], chosen[-1]) if chosen else ""
+    algorithm = module.partition("corerl.algos.")[2] or (name if name in algos.names() else "")
+    if isinstance(error, MissingMandatoryValue):
+        return f"{key} must be given, as in task=d4rl/hopper-medium-v2."
+    known = dict(_settings(algorithm))
+    if isinstance(error, ConfigAttributeError | ConfigKeyError):
+        return f"There is no setting {key!r}{_instead(key, algorithm, list(known))}"
+    if type(error) is not ValidationError:  # but one of an interpolation
+        return ""
+    value = "null" if error.value is None else error.value
+    if is_dataclass(known.get(key)):
+        inside = next(name for name in known if name.startswith(f"{key}."))
         return (
-            f"{whole} is a dictionary, whose entries cannot be set one by one. Make them fields of "
-            "Config, or of a dataclass that is a field of Config (corerl.config.group)."
+            f"{key}={value} must be a group of settings. Set each by its name, as in {inside}=..."
         )
-    module = getattr(cause.object_type, "__module__", "")
-    algorithm = module.removeprefix("corerl.algos.") if ".algos." in module else chosen
-    if not (key.startswith("algo.") and algorithm):
-        return f"There is no setting {key!r}.{_similar(key, list(_known(algorithm))) or _listed(algorithm)}"
+    wanted = [WANTED[kind] for kind in WANTED if known.get(key) in (kind, kind | None)]
+    return f"{key}={value} must be {wanted[0]}." if wanted else ""
+
+
+def _instead(key: str, algorithm: str, known: list[str]) -> str:
+    """Suggests settings that are near, or who has this one. People forget or mistake the group in front."""
     group, _, last = key.rpartition(".")
-    alike = re.compile(rf"{re.escape(group)}\.\w+_{re.escape(last)}")
-    if kinds := [name for name in _known(algorithm) if alike.fullmatch(name)]:
-        return f"There is no setting {key!r} with algo={algorithm}. It has {', '.join(kinds)}."
-    having = [name for name in algos.names() if _has(name, key)]
-    hint = f" {', '.join(having)} {'have' if len(having) > 1 else 'has'} it." if having else ""
-    hint = hint or _similar(key, list(_known(algorithm))) or _listed(algorithm)
-    return f"There is no setting {key!r} with algo={algorithm}.{hint}"
+    by_name = {name.rpartition(".")[2]: name for name in reversed(known)}
+    near = [
+        name for name in known if name.rpartition(".")[0] == group and name.endswith(f"_{last}")
+    ]
+    own, having, place = algos.own(), [], ""
+    if key.startswith("algo.") and algorithm:
+        place = f" with algo={algorithm}"
+        others = [name for name in algos.names() if name not in own]  # which may not import
+        having = [] if near else [name for name in others if key in dict(_settings(name))]
+    near = near or [by_name[name] for name in difflib.get_close_matches(last, by_name)]
+    if having:
+        return f"{place}. {', '.join(having)} {'have' if len(having) > 1 else 'has'} it."
+    if near:
+        return f"{place}. Did you mean {', '.join(near)}?"
+    hint = f" corerl train algo={own.get(algorithm, algorithm)} --help lists them."
+    return f"{place}.{hint if algorithm else ''}"
 
 
-def _has(algorithm: str, key: str) -> bool:
-    with suppress(CorerlError):  # of another file of the user's own, which cannot be imported
-        return key in _known(algorithm)
-    return False
-
-
-def _listed(algorithm: str) -> str:
-    """Says where to find the settings, for a name that is near to none, such as another library's."""
-    name = algos.own().get(algorithm, algorithm)
-    return f" corerl train algo={name} --help lists them." if algorithm else ""
-
-
-def _bad_value(text: str, cause: Exception, chosen: str) -> str:
-    first = str(cause).splitlines()[0].rstrip(".")
-    key = getattr(cause, "full_key", None) or ""
-    given = re.search(r"override ([^=]+=.*)", text)
-    shown = given.group(1) if given else f"{key}={getattr(cause, 'value', '')}"
-    wanted = re.search(r"converted to (\w+)|is not a valid (\w+)", first)
-    kind = wanted and (wanted.group(1) or wanted.group(2))
-    if kind in WANTED:
-        return f"{shown} must be {WANTED[kind]}."
-    if "is not Optional" in first:
-        return f"{shown}: {key} needs a value, not null."
-    if "is not a subclass of" in first:
-        inside = next((k for k in _known(chosen) if k.startswith(f"{key}.")), key)
-        return f"{shown}: {key} is a group of settings. Set each by its name, as in {inside}=..."
-    return first + (f" (setting {key})." if key and key not in first else ".")
-
-
-def _chosen(arguments: Sequence[str]) -> str:
-    """Returns the algorithm that the arguments name, where they name one."""
-    choice = re.findall(r"(?:^| )algo=(\w+)(?= |$)", " ".join(arguments))
-    name = variants().get(choice[-1], choice[-1]) if choice else ""
-    return name if name in algos.names() else ""
-
-
-def _known(algorithm: str) -> Iterator[str]:
-    """Yields the settings as they are spelled on the command line, groups included."""
-    yield from _names(Config)
+def _settings(algorithm: str) -> Iterator[tuple[str, Any]]:
+    """Yields the settings as they are spelled on the command line, groups included, and their types."""
+    yield from _fields(Config)
     if algorithm:
-        yield from _names(importlib.import_module(f"corerl.algos.{algorithm}").Config, "algo.")
+        yield from _fields(importlib.import_module(f"corerl.algos.{algorithm}").Config, "algo.")
 
 
-def _names(group: type, prefix: str = "") -> Iterator[str]:
+def _fields(group: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
     for field in fields(group):
-        yield prefix + field.name
+        yield prefix + field.name, field.type
         if is_dataclass(field.type):
-            yield from _names(field.type, f"{prefix}{field.name}.")
-
-
-def _similar(key: str, known: list[str]) -> str:
-    """Suggests settings whose own name is near. People forget or mistake the group in front."""
-    by_name = {name.rsplit(".", 1)[-1]: name for name in reversed(known)}
-    close = difflib.get_close_matches(key.rsplit(".", 1)[-1], by_name, n=3, cutoff=0.6)
-    return f" Did you mean {', '.join(by_name[name] for name in close)}?" if close else ""
+            yield from _fields(field.type, f"{prefix}{field.name}.")

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from corerl.config import Config
@@ -22,7 +21,7 @@ from corerl.launch.process_setup import lasting_output, numerics
 from corerl.runs import files
 from corerl.runs.directory import cell_directory, group_name, read_status
 from corerl.runs.progress import Display
-from corerl.training.stopping import Interrupted
+from corerl.training.stopping import Interrupted, handled
 
 SHOWN = {"seeds", "state", "step", "steps", "updates_per_s", "learning"}
 """What a status must have to be shown."""
@@ -124,7 +123,7 @@ def _started(job: Job, threads: int) -> Child:
     resource_tracker.ensure_running()  # else it would start now, with this child's stderr
     since = time.time()
     with (
-        _handled(signal.SIG_IGN, signal.SIGINT),
+        handled(signal.SIG_IGN, signal.SIGINT),
         _without_script(),
         _spawning(),
         _stderr_to_file() as stderr,
@@ -230,39 +229,6 @@ def _work(cfg: Config, seeds: list[int], parent: int) -> None:
 
 
 @contextmanager
-def terminated_like_ctrl_c() -> Iterator[None]:
-    """Lets SIGTERM stop this process's children too, and itself as Ctrl-C does.
-
-    Otherwise it would end this process alone, and the workers of a launcher would train on. Children with a
-    process group of their own are left alone, as a terminal's Ctrl-C leaves them. They are sent SIGTERM:
-    what a script starts in the background ignores SIGINT, and so do its children.
-    """
-
-    def stop(number, frame) -> None:
-        for child in _children():
-            with suppress(ProcessLookupError):
-                if os.getpgid(child) == os.getpgrp():
-                    os.kill(child, signal.SIGTERM)
-        raise KeyboardInterrupt
-
-    with _handled(stop, signal.SIGTERM):
-        yield
-
-
-@contextmanager
-def stopped_by_sigterm() -> Iterator[None]:
-    """Lets SIGTERM interrupt a launcher's worker also where no update runs: submitit has it ignored there."""
-    with _handled(signal.default_int_handler, signal.SIGTERM):
-        yield
-
-
-def _children() -> list[int]:
-    """Returns the ids of this process's children. None where no /proc tells."""
-    files = Path("/proc/self/task").glob("*/children")
-    return [int(child) for file in files for child in file.read_text(encoding="utf-8").split()]
-
-
-@contextmanager
 def _forwarded_signals(running: Iterable[Child]) -> Iterator[list[int]]:
     """Forwards stop signals of this process to its children, which save and end."""
     stopped: list[int] = []
@@ -271,7 +237,7 @@ def _forwarded_signals(running: Iterable[Child]) -> Iterator[list[int]]:
         stopped.append(number)
         _stop(running)
 
-    with _handled(forward, signal.SIGINT, signal.SIGTERM):
+    with handled(forward, signal.SIGINT, signal.SIGTERM):
         yield stopped
 
 
@@ -280,17 +246,3 @@ def _stop(running: Iterable[Child]) -> None:
     for child in list(running):
         if child.process.is_alive():
             os.kill(child.process.pid, signal.SIGTERM)
-
-
-@contextmanager
-def _handled(handler: Callable | signal.Handlers, *numbers: int) -> Iterator[None]:
-    """Handles these signals so, and afterwards as before. Outside the main thread the caller handles them."""
-    old = {}
-    with suppress(ValueError):
-        for number in numbers:
-            old[number] = signal.signal(number, handler)
-    try:
-        yield
-    finally:
-        for number, before in old.items():
-            signal.signal(number, before)

@@ -1,4 +1,4 @@
-"""The tables of `configs/`: what a paper, or somebody's code, changes per dataset.
+"""What `algo=` takes: algorithms, and the tables of `configs/` with what a paper changes per dataset.
 
 A row is `task-glob: {setting: value}`, the setting spelled as on the command line; of the rows that
 match a task, later ones win. Two keys are no rows: `algo` names the algorithm that a variant belongs to
@@ -6,13 +6,19 @@ match a task, later ones win. Two keys are no rows: `algo` names the algorithm t
 """
 
 import fnmatch
+import importlib
+import inspect
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 import yaml
+from hydra.core.config_store import ConfigNode, ConfigStore
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from corerl import algos
+from corerl.config import Config, require
 from corerl.errors import CorerlError, nearest
 
 
@@ -26,12 +32,23 @@ def table(name: str, task: str) -> dict[str, Any]:
         raise CorerlError(
             f"There is no table {name!r} of settings in configs/.{nearest(name, _files())}"
         )
-    rows = rows_of(name)
-    values = table(rows["base"], task) if "base" in rows else {}
-    for pattern, row in rows.items():
-        if pattern not in ("algo", "base") and fnmatch.fnmatchcase(task, pattern):
-            values = values | row
+    values: dict[str, Any] = {}
+    for row in _matching(name, task):
+        values |= row
     return values
+
+
+def _all_rows(name: str) -> list[tuple[str, dict[str, Any]]]:
+    """Returns a table's rows, after those of the tables that it is based on."""
+    rows = rows_of(name)
+    own = [(pattern, row) for pattern, row in rows.items() if pattern not in ("algo", "base")]
+    return (_all_rows(rows["base"]) if "base" in rows else []) + own
+
+
+def _matching(name: str, task: str, prefix: str = "") -> list[dict[str, Any]]:
+    """Returns the rows whose patterns match a task, and begin with `prefix`."""
+    rows = _all_rows(name)
+    return [row for p, row in rows if p.startswith(prefix) and fnmatch.fnmatchcase(task, p)]
 
 
 def of_d4rl(name: str, task: str) -> dict[str, Any]:
@@ -40,16 +57,11 @@ def of_d4rl(name: str, task: str) -> dict[str, Any]:
     It does not apply by itself: `minari/D4RL/antmaze/umaze-v1` is other data than D4RL's, also in what its
     rewards and ends are. Nothing, where the table has a row for the task, or the task is no such set.
     """
-    if not task.startswith("minari/D4RL/") or name not in _files():
-        return {}
     family, _, rest = task.removeprefix("minari/D4RL/").partition("/")
-    rows = rows_of(name)
-    values = of_d4rl(rows["base"], task) if "base" in rows else {}
-    for pattern, row in rows.items():
-        if pattern.startswith("minari/") and fnmatch.fnmatchcase(task, pattern):
-            return {}
-        if pattern.startswith(f"d4rl/{family}-"):
-            values |= row if fnmatch.fnmatchcase(f"d4rl/{family}-{rest}", pattern) else {}
+    values: dict[str, Any] = {}
+    if task.startswith("minari/D4RL/") and not _matching(name, task, "minari/"):
+        for row in _matching(name, f"d4rl/{family}-{rest}", f"d4rl/{family}-"):
+            values |= row
     return values
 
 
@@ -59,27 +71,15 @@ def budget(name: str, algorithm: str, task: str) -> dict[str, Any]:
     Nothing, where the table `name` has a number for this very task; its number for all tasks, a paper's,
     counts less. An algorithm's row changes the budget of a task that has one, and gives none to others.
     """
-    rows = rows_of("budgets").items()
-    of_task = [row for pattern, row in rows if fnmatch.fnmatchcase(task, pattern)]
-    if not of_task or any("steps" in row for row in _embedded(name, task)):
+    has_steps = any("steps" in row for row in _matching(name, task, "corerl/"))
+    if has_steps or not _matching("budgets", task):
         return {}
     values: dict[str, Any] = {}
-    for pattern, row in rows:
+    for pattern, row in rows_of("budgets").items():
         whole = pattern if ":" in pattern else f"*:{pattern}"
         if fnmatch.fnmatchcase(f"{algorithm}:{task}", whole):
             values |= row
     return values
-
-
-def _embedded(name: str, task: str) -> list[dict[str, Any]]:
-    """Returns the rows for tasks of our own that match, of a table and those that it is based on."""
-    rows = rows_of(name)
-    found = _embedded(rows["base"], task) if "base" in rows else []
-    return found + [
-        row
-        for pattern, row in rows.items()
-        if pattern.startswith("corerl/") and fnmatch.fnmatchcase(task, pattern)
-    ]
 
 
 @cache
@@ -140,3 +140,55 @@ def _shipped() -> dict[str, Any]:
         for file in files("corerl.configs").iterdir()
         if file.name.endswith(".yaml") and file.name != "config.yaml"
     }
+
+
+class Algorithms(dict[str, ConfigNode | None]):
+    """Hydra's group `algo`, where a node is made when it is first asked for: all seventy take a second.
+
+    Copies share it, since Hydra copies its whole store for every cell, and then what it takes from the copy.
+    """
+
+    def __getitem__(self, file: str) -> ConfigNode:
+        found = super().__getitem__(file)
+        if found is None:
+            found = self[file] = _node(file)
+        return found
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Algorithms":
+        return self
+
+
+def _node(file: str) -> ConfigNode:
+    name = file.removesuffix(".yaml")
+    algorithm = variants().get(name, name)
+    settings = _settings(algorithm)
+    if name == algorithm:
+        return ConfigNode(file, settings, group="algo", package=None, provider=None)
+    node = OmegaConf.create({"table": name, "algo": settings})
+    return ConfigNode(file, node, group="algo", package="_global_", provider=None)
+
+
+def _settings(algorithm: str) -> DictConfig:
+    config = importlib.import_module(f"corerl.algos.{algorithm}").Config
+    file = inspect.getfile(config)
+    for name, what in {"name": "its file's", "label": "its name in tables"}.items():
+        require(
+            name in config.__dataclass_fields__,
+            f"The Config in {file} has no field `{name}` ({what}). Add this field",
+        )
+    try:
+        return OmegaConf.structured(config)
+    except (OmegaConfBaseException, AssertionError, ValueError) as error:
+        raise CorerlError(
+            f"The Config in {file} cannot be used: {' '.join(str(error).split())}. "
+            "The types of its fields are int, float, bool, str, list or a dataclass."
+        ) from error
+
+
+@cache
+def register() -> None:
+    """Tells Hydra the schema and what `algo=` takes: every algorithm, and every variant's table."""
+    store = ConfigStore.instance()
+    store.store(name="schema", node=Config)
+    names = [*algos.names(), *variants()]
+    store.repo["algo"] = Algorithms.fromkeys(f"{name}.yaml" for name in names)

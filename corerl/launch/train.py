@@ -4,16 +4,12 @@ Precedence: the defaults in the algorithm's `Config`, then every row of `configs
 pattern matches the task, then the command line. A row's keys are spelled as on the command line.
 """
 
-import importlib
-import inspect
 import math
 import os
-import re
 import shlex
 import sys
-import textwrap
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import hydra
@@ -24,17 +20,15 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from corerl import algos
-from corerl.config import Columns, Config, Data, Eval, Wandb, require
+from corerl.config import Config, require
 from corerl.errors import CorerlError
 from corerl.launch.arguments import Command, read
 from corerl.launch.composition import cells_of, search_folder, typed
-from corerl.launch.hydra_errors import UNREADABLE, no_such, sentence
+from corerl.launch.hydra_errors import sentence
 from corerl.launch.process_setup import lasting_output
-from corerl.launch.seed_processes import stopped_by_sigterm, terminated_like_ctrl_c
-from corerl.launch.settings_tables import file_of, of_d4rl, variants
+from corerl.launch.settings_tables import file_of, of_d4rl
 from corerl.runs.files import Busy
-from corerl.training.stopping import Interrupted
+from corerl.training.stopping import Interrupted, stopped_by_sigterm, terminated_like_ctrl_c
 
 NO_TRIAL = (
     "No trial of the search has a score, because every trial failed or had a seed that diverged. Search "
@@ -46,7 +40,10 @@ STATUS = "Finished runs are kept (see corerl status). Run the same command again
 def main(arguments: list[str]) -> int:
     """Trains what the command line composes. Returns the exit status."""
     if not arguments or {"-h", "--help"} & set(arguments):
-        print(_help(read([a for a in arguments if a not in ("-h", "--help")])))
+        from corerl.launch import train_help
+
+        given = [a for a in arguments if a not in ("-h", "--help")]
+        print(train_help.text(read(["-m", *given])))  # with -m, several algorithms may be given
         return 0
     command = read(arguments)
     if command.cfg == "job":
@@ -129,19 +126,16 @@ def _hydra_run(command: Command, outcome: Outcome) -> None:
         )
         with terminated_like_ctrl_c():
             launched(job)()
-    except (HydraException, OmegaConfBaseException) as error:
-        raise CorerlError(sentence(error, command.overrides)) from error
-    except CorerlError:
-        raise
     except Exception as error:
         if "No trials are completed" in str(error):  # Optuna's, which writes no results then
             raise CorerlError(NO_TRIAL) from error
-        if outcome.begun:
+        of_hydra = isinstance(error, HydraException | OmegaConfBaseException)
+        if isinstance(error, CorerlError) or (outcome.begun and not of_hydra):
             raise
-        if isinstance(error, UNREADABLE):
+        if of_hydra or isinstance(error, ValueError | yaml.YAMLError):  # of a damaged file
             raise CorerlError(sentence(error, command.overrides)) from error
         if isinstance(error, OSError) and error.filename:
-            raise CorerlError(f"{error.filename}: {error.strerror}.") from error
+            raise
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise CorerlError(f"The launcher failed: {lines[-1]} {STATUS}") from error
 
@@ -213,63 +207,6 @@ def _left(cfg: Config) -> list:
     from corerl.launch import status
 
     return [group for group in status.of_cell(cfg) if group.state != "done"]
-
-
-def _help(command: Command) -> str:
-    """Lists every setting with its default and comment, as the dataclasses state them.
-
-    Raises:
-        CorerlError: there is no algorithm of a name that is given.
-    """
-    given = [a.removeprefix("algo=") for a in command.overrides if a.startswith("algo=")]
-    chosen = [variants().get(name, name) for names in given for name in names.split(",")]
-    known = algos.names()
-    for name in chosen:
-        require(name in known, no_such("algorithm", name, sorted([*known, *variants()])))
-    lines = [
-        "usage: corerl train algo=NAME task=ID [setting=value ...]  (Hydra's grammar)",
-        "       corerl train -m algo=NAME,NAME task=ID,ID ...       runs every combination",
-        "       corerl train sweep=NAME                             runs a file of sweeps/",
-        "       corerl train ... --dry-run           shows what would run, and for how long",
-        "",
-        *_listed("algo: ", [*known, "or your own file: algo=my_algo.py"]),
-        *_listed("algo, with the settings of a file in configs/: ", list(variants())),
-        "To list the settings of an algorithm: corerl train algo=NAME --help",
-        "To list the tasks: corerl data list",
-        "",
-        *_fields(Config(), ""),
-        *_fields(Eval(), "eval."),
-        *_fields(Wandb(), "wandb."),
-        *_fields(Data(), "data."),
-        *_fields(Columns(), "data.columns."),
-    ]
-    for name in chosen:
-        cfg = importlib.import_module(f"corerl.algos.{name}").Config()
-        lines += ["", *_fields(cfg, "algo.")]
-        for part, settings in vars(cfg).items():
-            lines += _fields(settings, f"algo.{part}.") if is_dataclass(settings) else []
-    return "\n".join(lines)
-
-
-def _listed(head: str, names: list[str]) -> list[str]:
-    return textwrap.wrap(
-        head + ", ".join(names), 80, subsequent_indent="  ", break_on_hyphens=False
-    )
-
-
-def _fields(settings: object, prefix: str) -> list[str]:
-    """Returns a line per field of a dataclass instance, its value and the comment beside it."""
-    comments: dict[str, str] = {}  # its own fields first, then those of the classes it extends
-    for kind in type(settings).__mro__[:-1]:
-        source = inspect.getsource(kind).split("    def ")[0]
-        found = re.findall(r"^    (\w+): [^#\n]*(#.*)?$", source, re.MULTILINE)
-        comments = comments | {name: text for name, text in found if name not in comments}
-    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
-    return [
-        f"  {f'{prefix}{name}={values[name]}':<36} {comment}".rstrip()
-        for name, comment in comments.items()
-        if name in values and not is_dataclass(values[name])
-    ]
 
 
 def _job(cfg: DictConfig, outcome: Outcome, count: int | None) -> float:

@@ -8,14 +8,14 @@ from corerl.errors import first_line
 
 
 class TensorBoardLogger:
-    """Writes event files to `directory/tensorboard` where `tensorboard=true`: `tensorboard --logdir runs`.
+    """Writes event files to `directory/tensorboard`, for `tensorboard --logdir runs`.
 
     What fails here is said once and never stops a run. Of a run that goes on, TensorBoard forgets what came
     after the checkpoint.
     """
 
-    def __init__(self, on: bool, directory: Path):
-        self._on, self._directory, self._writer = on, directory / "tensorboard", None
+    def __init__(self, directory: Path):
+        self._on, self._directory, self._writer = True, directory / "tensorboard", None
 
     def lacks_from(self) -> int | None:
         """Returns 0 where there are no event files yet, otherwise None: they hold what was sent."""

@@ -29,10 +29,11 @@ class Mirrors:
 
     def __init__(self, cfg: Config, seeds: Sequence[int], directory: Path):
         self._several, self._directory = len(seeds) > 1, directory
-        self._all = (
-            WandbLogger(cfg, seeds, directory),
-            TensorBoardLogger(cfg.tensorboard, directory),
-        )
+        self._all: list[Any] = []
+        if cfg.wandb.mode != "disabled":
+            self._all.append(WandbLogger(cfg, seeds, directory))
+        if cfg.tensorboard:
+            self._all.append(TensorBoardLogger(directory))
 
     def send(self, step: int, lines: Lines) -> None:
         """Sends the numbers of one step."""

@@ -13,15 +13,13 @@ from corerl.runs.directory import config_hash, group_name, settings
 
 
 class WandbLogger:
-    """A mirror of metrics and scores on wandb, where `wandb.mode` is not `disabled`.
+    """A mirror of metrics and scores on wandb.
 
     A failure of the mirror (no network, no account) is said once and never stops a run.
     """
 
     def __init__(self, cfg: Config, seeds: Sequence[int], directory: Path):
         self._run: Any = None
-        if cfg.wandb.mode == "disabled":
-            return
         cell = f"{cfg.task}/{cfg.algo.name}-{config_hash(cfg)}"
         try:
             import wandb

@@ -60,8 +60,6 @@ def relabelled(run: Run, dataset: Dataset, data: Any) -> Dataset:
     Raises:
         CorerlError: the environment trains too, or the demonstrations are too few or of other spaces.
     """
-    if data.rewards == "data":
-        return dataset
     phase = run.cfg.algo.phase
     require(
         phase == "offline",

@@ -87,7 +87,9 @@ def load(
     """
     if run.cfg.algo.phase == "online" and not run.cfg.algo.learns_from_data:
         return _without_data(run, batch_size, next_actions)
-    dataset = expert_rewards.relabelled(run, ended(vectors(run, timed=True), data), data)
+    dataset = ended(vectors(run, timed=True), data)
+    if data.rewards != "data":
+        dataset = expert_rewards.relabelled(run, dataset, data)
     if labels is not None:
         require(
             dataset.durations is None,

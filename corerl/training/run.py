@@ -35,7 +35,7 @@ from corerl.runs.record import Record
 from corerl.training import later, saved_state
 from corerl.training.devices import pick_device, select
 from corerl.training.evaluation import Evaluator
-from corerl.training.stopping import Interrupted, StopSignals
+from corerl.training.stopping import Interrupted, stop_signals
 
 
 class Run:
@@ -167,7 +167,7 @@ class Run:
         self._state |= saved_state.streams_beside(self._state, self._streams)
         done = self._begin()
         self._watch = Watch(self._state)
-        with StopSignals(self._ask_to_stop):
+        with stop_signals(self._ask_to_stop):
             for step in range(done + stride, self.cfg.steps + 1, stride):
                 yield step
                 self._previous = step

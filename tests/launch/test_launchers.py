@@ -14,10 +14,9 @@ from wording import refused, says
 from corerl.launch import composition, status
 from corerl.launch import train as train_module
 from corerl.launch.arguments import read
-from corerl.launch.seed_processes import stopped_by_sigterm, terminated_like_ctrl_c
 from corerl.runs import files
 from corerl.runs.directory import cell_directory
-from corerl.training.stopping import Interrupted
+from corerl.training.stopping import Interrupted, stopped_by_sigterm, terminated_like_ctrl_c
 
 ARGUMENTS = [
     "-m",
@@ -134,7 +133,7 @@ def test_a_stopped_sweep_says_how_to_go_on(monkeypatch, capsys, stop, reported):
 def test_a_folder_that_cannot_be_written_is_not_the_launchers_fault(monkeypatch):
     read_only = OSError(errno.EROFS, "Read-only file system", "ro/new")
     monkeypatch.setattr(train_module.hydra, "main", Mock(side_effect=read_only))
-    with refused("ro/new"):
+    with refused("ro/new", OSError):
         train_module.main(["-m", "algo=bc", "task=corerl/pendulum"])
 
 

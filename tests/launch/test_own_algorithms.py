@@ -11,7 +11,7 @@ from wording import refused, says
 from corerl import algos, cli
 from corerl.algos import td3_bc
 from corerl.launch.composition import cells
-from corerl.launch.config_store import register
+from corerl.launch.settings_tables import register
 from corerl.launch.tiny_cells import shrunk
 from corerl.policies.load import load
 from corerl.runs import code
@@ -198,7 +198,7 @@ def test_a_sweeps_file_names_a_file(tmp_path, monkeypatch, capsys, where):
 
 
 @pytest.mark.parametrize("setting", ["algo.extra.x=1", "algo.extra={x: 1}"])
-def test_a_dictionary_of_settings_is_told_to_be_fields(tmp_path, setting):
+def test_an_entry_of_a_dictionary_is_no_setting(tmp_path, setting):
     text = MINIMAL.replace("    scale", "    extra: dict = field(default_factory=dict)\n    scale")
     file = minimal(tmp_path, text.replace("import dataclass", "import dataclass, field"))
     with refused("algo.extra"):
@@ -246,7 +246,7 @@ MISTAKES = {
     (
         'str = "Minimal"',
         'int = "Minimal"',
-    ): "label=Minimal",
+    ): "Minimal label",
 }
 
 

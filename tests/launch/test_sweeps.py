@@ -259,8 +259,8 @@ def test_a_sweeps_file_that_is_named_as_corerls_own_settings_is_refused(tmp_path
 @pytest.mark.parametrize(
     ("line", "reported"),
     [
-        ("step: 1000", "mine.yaml step steps"),
-        ("steps: 1e5", "mine.yaml steps=100000.0"),
+        ("step: 1000", "mine step steps"),
+        ("steps: 1e5", "mine steps=100000.0"),
         ("algo: {expectile: 0.8}", "algo.expectile hydra.sweeper.params"),
         ("algo: [iql, bc]", "mine.yaml hydra.sweeper.params"),
     ],

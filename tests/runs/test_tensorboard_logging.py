@@ -10,6 +10,7 @@ from wording import says
 
 from corerl.launch.launch import launch
 from corerl.runs.tensorboard_logging import TensorBoardLogger
+from corerl.runs.trackers import Mirrors
 
 
 def events(folder) -> dict[tuple[str, int], float]:
@@ -50,15 +51,16 @@ def float_of(value) -> float:
 
 
 def test_nothing_is_written_unless_asked_for(tmp_path):
-    mirror = TensorBoardLogger(False, tmp_path)
-    mirror.send(1, {"loss/seed0": 1.0})
-    mirror.close()
+    mirrors = Mirrors(config(tmp_path, "bc"), [0], tmp_path)
+    mirrors.send(1, [{"step": 1, "seed": 0, "loss": 1.0}])
+    mirrors.catch_up()
+    mirrors.close()
     assert not list(tmp_path.iterdir())
 
 
 def test_what_came_after_the_checkpoint_is_forgotten(tmp_path):
     for first in (1, 3):
-        mirror = TensorBoardLogger(True, tmp_path)
+        mirror = TensorBoardLogger(tmp_path)
         for step in range(first, 6):
             mirror.send(step, {"loss": float(10 * first + step)})
         mirror.close()
@@ -68,7 +70,7 @@ def test_what_came_after_the_checkpoint_is_forgotten(tmp_path):
 
 def test_a_missing_package_is_said_once(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    mirror = TensorBoardLogger(True, tmp_path)
+    mirror = TensorBoardLogger(tmp_path)
     mirror.send(1, {"loss": 1.0})
     mirror.send(2, {"loss": 1.0})
     reported = capsys.readouterr().err.splitlines()
