@@ -181,8 +181,8 @@ def _check(value: float, declared: Field, shown: str) -> None:
 
 def _demand(interval: str) -> str:
     """Tells what a value outside the interval should be."""
-    low, high = interval[1:-1].split(", ")
-    if high != "inf":
+    low = interval[1:].partition(",")[0]
+    if not interval.endswith(" inf)"):
         return f"must lie in {interval}"
     if low == "0":
         return "must be positive" if interval[0] == "(" else "must not be negative"
