@@ -66,7 +66,7 @@ class Config(MLPSettings):
     name: str = "ipl"
     label: str = "IPL"
 
-    form: str = one_of("iql", "awac", "xql")  # base method iql | awac | xql (not in authors' code)
+    form: str = one_of("iql", "awac", "xql")  # base method: iql | awac | xql (ours)
     chi2: float = at_least(0, 0.5)  # lambda, weight of the squared implicit rewards
     expectile: float = within(0.7, "(0, 1)")  # V is this expectile of the data's Q (form=iql)
     temperature: float = positive(1 / 3)  # actions of the data weigh exp(advantage / temperature)

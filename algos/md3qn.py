@@ -65,7 +65,7 @@ class Config(DeepQ):
 
     particles: int = at_least(2, 200)  # M, number of particles of each action's return distribution
     sources: str = one_of("all", "total")  # all (sources jointly) | total (their sum, MMD-QN)
-    policy: str = one_of("greedy", "uniform")  # learns returns of the greedy | uniform policy
+    policy: str = one_of("greedy", "uniform")  # whose returns it learns: greedy | uniform
     estimator: str = one_of("v", "u")  # MMD by v (all pairs of particles, authors) | u (unbiased)
     kernel_weight: str = one_of(  # weights of kernels, sqrt (of bandwidth, authors) | equal (paper)
         "sqrt", "equal"

@@ -50,7 +50,7 @@ class Goals(GoalColumns):
     gc_negative: bool = True  # reward -1 per step until the goal (false: 1 at the goal)
     augment: float = within(0.0, "[0, 1]")  # share of policy goals from episodes that pass nearby
     clusters: int = positive(40)  # number of k-means clusters of states, used if augment > 0
-    success: str = one_of(  # goal reached at index (its own row) | state (any equal state)
+    success: str = one_of(  # a goal is reached in: index (the goal's row) | state (equal states)
         "index", "state"
     )
 

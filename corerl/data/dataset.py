@@ -67,7 +67,7 @@ class Dataset:
     has_next: np.ndarray  # next_observations[i] is the state that followed
     behaviour_log_prob: np.ndarray | None = None  # of each action, under the policy that took it
     durations: np.ndarray | None = None  # semi-Markov: what follows a step of k is worth discount^k
-    unlabelled: np.ndarray | None = None  # (N,) rows of episodes without actions, which are 0 there
+    unlabelled: np.ndarray | None = None  # (N,) true where actions are unknown and 0
     parts: tuple[tuple[str, int], ...] = ()  # names and widths, if observations are a dictionary
     as_given: bool = False  # no bounds were given, so actions are in [-1, 1]
 

@@ -120,8 +120,8 @@ class Restored:
             self._stochastic()
         except CorerlError as error:
             raise CorerlError(
-                f"The policy of {type(agent).__name__} is deterministic, but a critic chooses "
-                "among samples. Steer a policy that samples, such as IQL's, SAC's or a flow."
+                f"The policy of {type(agent).__name__} is deterministic, but --steer needs a "
+                "policy that samples actions. Choose a run of IQL, SAC or a flow policy, for example."
             ) from error
         return self.sample
 

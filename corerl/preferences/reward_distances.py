@@ -33,8 +33,8 @@ class Distance(NamedTuple):
     seed: int
     data: str
     starc: float  # from 0 (both order all policies alike) to 1 (the reverse)
-    rank: float  # Spearman's correlation of the two rewards, row by row
-    linear: float  # Pearson's correlation of the two rewards, row by row
+    rank: float  # Spearman's correlation between the two rewards over all rows
+    linear: float  # Pearson's correlation between the two rewards over all rows
     rows: int
 
 

@@ -35,7 +35,7 @@ from corerl.runs.directory import cell_directory, group_name, read_status, setti
 from corerl.training import preprocessing
 from corerl.training.offline_to_online import Online
 from corerl.training.run import Run
-from corerl.training.stopping import Interrupted
+from corerl.training.stopping import Interrupted, handled
 
 pytestmark = pytest.mark.usefixtures("load_once")
 
@@ -518,9 +518,7 @@ def test_a_second_stop_ends_a_run_that_has_not_saved(tmp_path, monkeypatch, time
 
     monkeypatch.setattr(Run, "log", stopped)
     with (
-        seed_processes._handled(
-            signal.default_int_handler, signal.SIGINT
-        ),  # a background job ignores it
+        handled(signal.default_int_handler, signal.SIGINT),  # a background job ignores it
         pytest.raises(KeyboardInterrupt) as caught,
     ):
         train(cfg)

@@ -26,7 +26,7 @@ class Runs:
 
     score: np.ndarray  # (N,) float64, ascending
     task: np.ndarray  # (N,) index of the run's task
-    order: np.ndarray  # (N,) position of the run among the runs grouped by task
+    order: np.ndarray  # (N,) each run's index in the runs as grouped by task
     sizes: np.ndarray  # (T,) seeds of each task
     weight: np.ndarray  # (N,) a run's weight (1 if all tasks have the same number of seeds)
 
