@@ -119,12 +119,15 @@ def test_no_two_streams_of_a_run_are_one(together):
     assert known
 
 
-@pytest.mark.parametrize("name", tiny.LEARNERS)
+@pytest.mark.parametrize("name", tiny.JOBS)
 def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path, name, monkeypatch, capsys):
+    """Stopped also before and at the end of what comes before a policy's updates."""
     monkeypatch.setattr(Run, "dataset", lambda self: tiny._episodes(self.task))
     cfg = tiny.settings(name)
     cfg = replace(cfg, save_every=20, log_every=10, device="cpu", compile="off")
-    goes_on(replace(cfg, eval=replace(cfg.eval, episodes=1)), tmp_path, (36,), (0, 4))
+    first, _ = cfg.algo.first_phase()
+    stops = [*([first - 1, first] if first else []), 36]
+    goes_on(replace(cfg, eval=replace(cfg.eval, episodes=1)), tmp_path, stops, (0, 4))
     assert "checkpoints do not save" not in capsys.readouterr().err
 
 

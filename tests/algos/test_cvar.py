@@ -8,7 +8,7 @@ import torch
 from agreement import scramble
 from reference_cvar import CVaR as Reference
 from reference_distributional import SEEDS, A, B, O, agree, make_transitions
-from small import config, goes_on, run, state_of
+from small import config, run, state_of
 from wording import refused
 
 from corerl import seeding
@@ -412,13 +412,6 @@ def settings(root, objective="static", task="risk/B", **changes):
     own |= {"critic" if objective == "shortfall" else "objective": objective}
     cell = {"task": task, "steps": 80, "save_every": 20, "log_every": 20} | changes
     return config(root, "cvar", own=own, **cell)
-
-
-@pytest.mark.parametrize("objective", ["static", "shortfall", "distortion"])
-def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path, objective):
-    state = goes_on(settings(tmp_path, objective), tmp_path, (54,))
-    assert ("stocks" in state) == (objective != "distortion")
-    assert ("noise" in state) == (objective == "static")
 
 
 @pytest.mark.parametrize("objective", ["static", "shortfall"])

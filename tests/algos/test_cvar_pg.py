@@ -10,7 +10,7 @@ import torch
 from agreement import assert_networks, net, scramble
 from reference_cvar import SEEDS, A, E, O, PolicyGradient, T, make_played
 from reference_distributional import numbers
-from small import goes_on, run, state_of
+from small import run, state_of
 from wording import refused
 
 from corerl import seeding
@@ -333,19 +333,6 @@ def settings(root, task="risk/D2", own=None, **changes):
     cell = {"steps": 12, "eval": Eval(every=6, episodes=3), "log_every": 4, "save_every": 4}
     cell |= {"device": "cpu", "compile": "off", "root": str(root)}
     return RunConfig(algo=algo, task=task, **(cell | changes))
-
-
-RUNS = {
-    "cvar": ("risk/D2", {"v_std": 0.2, "soft": 0.5}),
-    "ecrm": ("risk/B", {"objective": "ecrm", "low": -3.0, "high": 4.0, "etas": 8}),
-    "mean_variance": ("risk/arbitrage", {"objective": "mean_variance", "discount": 0.9}),
-}
-
-
-@pytest.mark.parametrize("kind", RUNS)
-def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path, kind):
-    task, own = RUNS[kind]
-    goes_on(settings(tmp_path, task, own), tmp_path, (6,))
 
 
 def of_table(task: str) -> tuple[dict, dict]:

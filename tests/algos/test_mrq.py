@@ -21,7 +21,7 @@ from agreement import (
     scramble,
     twins,
 )
-from small import config, goes_on, run, state_of
+from small import config, run, state_of
 from wording import refused
 
 from corerl.algos.mrq import MRQ, Config
@@ -213,11 +213,6 @@ def settings(root: Path, **changes):
     own = {"random_steps": 10, "target_every": 8, "action_width": 4} | changes
     cfg = config(root, "mrq", own=own, steps=40, task="gym/Pendulum-v1")
     return replace(cfg, eval=replace(cfg.eval, every=20, episodes=1))
-
-
-def test_stopped_and_resumed_it_ends_as_unbroken(tmp_path):
-    """Before the first update, between two copies, and right after one."""
-    goes_on(settings(tmp_path), tmp_path, (7, 15, 27))
 
 
 @pytest.mark.parametrize("own", [{"horizon": 1}, {"n_step": 1}, {"horizon": 1, "n_step": 1}])

@@ -9,7 +9,7 @@ import reference_dt
 import reference_pref_transformer
 import torch
 from agreement import assert_networks, net, scramble
-from small import goes_on, run
+from small import run
 from wording import refused
 
 from corerl import seeding
@@ -255,11 +255,6 @@ def job(root, **changes) -> Config:
     cell = {"task": "corerl/pendulum", "steps": 20, "eval": Eval(every=10, episodes=2)}
     often = {"log_every": 4, "save_every": 4, "save_minutes": 0, "root": str(root)}
     return Config(algo=algo, compile="off", **(cell | often | changes))
-
-
-def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path):
-    state = goes_on(job(tmp_path), tmp_path, (8,))
-    assert state["agent"]["best"].shape == (2, 3)
 
 
 def test_a_segment_longer_than_the_time_table_raises_an_error(tmp_path):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from agreement import generators
-from small import goes_on, parameters, run, state_of
+from small import parameters, run, state_of
 from wording import refused
 
 from corerl.algos import cpl, cpl_ranked, dtr, ipl, pref_iql, pref_transformer
@@ -83,12 +83,6 @@ def test_segments_longer_than_the_labels_are_refused(tmp_path):
     longer = cpl_ranked.Config(**RANKED | {"length": 9}, score=SCORE)
     with refused("8 steps algo.length=9"):
         run(job(tmp_path, "cpl ranked", algo=longer))
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path, name):
-    """Stopped in the first phase, where it ends, and in the second."""
-    goes_on(job(tmp_path, name), tmp_path, (13, 20, 33), (0, 4))
 
 
 class Kept(Run):

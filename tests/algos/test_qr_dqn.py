@@ -6,7 +6,7 @@ import pytest
 import torch
 from reference_distributional import QRDQN as Reference
 from reference_distributional import SEEDS, A, O, agree, make_transitions
-from small import config, goes_on, run, state_of
+from small import config, run, state_of
 from wording import refused
 
 from corerl import seeding
@@ -97,13 +97,6 @@ def own_settings(name, **data):
 def settings(root, name, task="maze/v1-vector", own=None, data=None, **changes):
     cell = {"task": task, "steps": 80, "save_every": 20, "log_every": 20} | changes
     return config(root, name, own=own_settings(name, **(data or {})) | (own or {}), **cell)
-
-
-@pytest.mark.parametrize("name", ALGOS)
-def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path, name):
-    data = {"n_step": 3, "eval_epsilon": 0.3}
-    state = goes_on(settings(tmp_path, name, data=data), tmp_path, (54,))
-    assert state["experience"]["replay"]["added"] == 80
 
 
 @pytest.mark.parametrize("name", ALGOS)

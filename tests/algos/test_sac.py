@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from small import goes_on, run, state_of
+from small import run, state_of
 from wording import refused
 
 from corerl import seeding
@@ -236,12 +236,6 @@ def settings(tmp_path, **changes):
         device="cpu",
         **values,
     )
-
-
-@pytest.mark.parametrize("task", ["gym/Hopper-v4", "gym/Pendulum-v1"])
-def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path, task):
-    state = goes_on(settings(tmp_path, task=task), tmp_path, (37,))
-    assert state["replay"]["added"] == 60
 
 
 def test_a_seed_trains_the_same_alone_as_in_company(tmp_path):
