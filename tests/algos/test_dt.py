@@ -13,7 +13,6 @@ import torch
 from agreement import SEEDS, assert_networks, generators, net, scramble
 from small import run
 from torch.nn import functional as F
-from wording import refused
 
 from corerl.algos.dt import DT, Config, facts
 from corerl.buffers.sequences import SequenceBuffer, Windows
@@ -301,18 +300,6 @@ def test_evaluation_uses_torchs_attention_and_agrees_with_the_explicit_one():
     torch.testing.assert_close(block(x, allowed), explicit)
     states = block(x, allowed, outputs=slice(1, None, 3))
     torch.testing.assert_close(states, explicit[:, :, 1::3])
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"targets": []}, "algo.targets"),
-        ({"width": 9}, "algo.width=9"),
-    ],
-)
-def test_bad_settings_are_refused(wrong, message):
-    with refused(message):
-        settings(**wrong)
 
 
 def test_windows_are_copies():

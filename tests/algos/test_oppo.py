@@ -261,16 +261,3 @@ def test_a_segment_longer_than_the_time_table_raises_an_error(tmp_path):
     cfg = job(tmp_path)
     with refused("algo.max_timestep=5 6"):
         run(replace(cfg, algo=replace(cfg.algo, max_timestep=5)))
-
-
-@pytest.mark.parametrize(
-    ("own", "words"),
-    [
-        ({"crop": 40, "preferences": Preferences(length=20)}, "algo.crop=40"),
-        ({"norm": "round"}, "algo.norm="),
-        ({"width": 9}, "algo.width=9"),
-    ],
-)
-def test_settings_out_of_range_raise_an_error(own, words):
-    with refused(words):
-        oppo.Config(**own)

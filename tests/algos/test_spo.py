@@ -1,4 +1,4 @@
-"""SPO: minimax winners, wins by hand, the learner is SAC on them, teachers, and what a run must keep."""
+"""SPO: minimax winners, wins by hand, the learner is SAC on them, teachers, and as a run."""
 
 import json
 
