@@ -20,6 +20,7 @@ from corerl.preferences.asking import Queries
 from corerl.preferences.general import General
 from corerl.preferences.hindsight import World
 from corerl.preferences.reward_models import Markov
+from corerl.preferences.sources import Preferences
 from corerl.training.experience import Collect
 from corerl.training.run import Run
 
@@ -162,8 +163,10 @@ EXACT = {
 }
 """Algorithms on finite MDPs, without a network."""
 LEARNERS = [name for name in algos.names() if name not in EXACT]
-WITH_PRIOR = Markov(members=2, hidden_layers=1, hidden_width=8, batch_size=4, steps=8, prior=1.0)
-WORLD = World(layers=2, heads=2, width=8, steps=6, batch_size=3)
+WITH_PRIOR = Markov(
+    members=2, hidden_layers=1, hidden_width=8, batch_size=4, steps=FITTED, prior=1.0
+)
+WORLD = World(layers=2, heads=2, width=8, steps=FITTED, batch_size=3)
 MODEL = General(dimension=2, budget=5, hidden_layers=1, hidden_width=8, batch_size=4)
 ASKED = OTHERWISE["pebble"]["own"]["queries"]
 FULL = Collect(
@@ -209,6 +212,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "pref_iql first": {"own": {"reward_first": True}},
     "pref_iql alone": {"own": {"replay": False, "dropout": 0.1}},
+    "pref_iql ranked": {"own": {"preferences": Preferences(pairs=30, length=8, ranked=3)}},
     "pref_iql world": {"own": {"reward": replace(WITH_PRIOR, stop_accuracy=None), "world": WORLD}},
     "rebrac delayed": {"own": {"policy_delay": 2}},
     "sac mujoco": {"task": "gym/Hopper-v4", "own": {"capacity": 40}},
@@ -269,7 +273,7 @@ class Short(Run):
         updates: after which it ends.
 
     Attributes:
-        parts: what the algorithm registers. metrics: of every update, copied.
+        parts: what the algorithm registers. metrics: of every update, copied. act: what it evaluates.
     """
 
     def __init__(
@@ -300,7 +304,7 @@ class Short(Run):
         self.metrics.append({name: value.clone() for name, value in metrics.items()})
 
     def evaluate(self, step, act, also=None) -> None:
-        """Nothing: only updates count."""
+        self.act = act
 
     def save(self, step: int) -> None:
         """Nothing is written."""
