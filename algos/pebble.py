@@ -176,8 +176,8 @@ def fit(
     accuracy = torch.zeros_like(going, dtype=torch.float32)
     for _ in range(cfg.epochs):
         found = [
-            step(answers.draw(uniforms.next(), importance))["reward_accuracy"]
-            for _ in range(batches)
+            step(answers.draw(uniforms.next(), importance))["reward_accuracy"].clone()
+            for _ in range(batches)  # a graph's next call overwrites what it returned
         ]
         accuracy = torch.where(going, torch.stack(found).mean(0), accuracy)
         going &= accuracy <= cfg.stop_accuracy

@@ -4,7 +4,7 @@ import contextlib
 import importlib
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -134,53 +134,6 @@ def random_dataset(size: int = 300, seed: int = 0) -> Dataset:
         terminated=terminated,
         truncated=ends & ~terminated,
     )
-
-
-class Probe(Run):
-    """Drives an algorithm's own `train` for some updates of given data and keeps what it shows.
-
-    Attributes:
-        parts: what the algorithm registers (agent, buffer, noise). initial: their state at the start.
-        batches: every batch that the buffer gave. metrics: every update's.
-    """
-
-    def __init__(self, algo: str, seeds, *, updates: int = 8, mode: str = "off", device="cpu"):
-        cfg = config(Path("unused"), algo, steps=1000, device=device)
-        super().__init__(cfg, seeds, lambda *_: None)
-        self.mode = mode
-        self.updates, self.batches, self.metrics = updates, [], []
-        importlib.import_module(f"corerl.algos.{algo}").train(self.cfg.algo, self)
-
-    def dataset(self) -> Dataset:
-        return random_dataset()
-
-    def steps(self, *, stride: int = 1, **parts) -> Iterator[int]:
-        self.parts = {name: part for name, part in parts.items() if part is not None}
-        self.initial = flatten(self.state())
-        sample = self.parts["buffer"].sample
-
-        def recorded():
-            self.batches.append(self.alter(sample()))
-            return self.batches[-1]
-
-        self.parts["buffer"].sample = recorded
-        yield from range(stride, self.updates + 1, stride)
-
-    def alter(self, batch):
-        """For subclasses: another batch in place of the buffer's."""
-        return batch
-
-    def log(self, step: int, metrics: dict) -> None:
-        self.metrics.append({name: value.clone() for name, value in metrics.items()})
-
-    def evaluate(self, step, act, also=None) -> None:
-        self.act = act
-
-    def save(self, step: int) -> None:
-        """Nothing is written."""
-
-    def state(self) -> dict:
-        return {name: part.state_dict() for name, part in self.parts.items()}
 
 
 def parameters(agent) -> dict[str, torch.Tensor]:

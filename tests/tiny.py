@@ -17,6 +17,11 @@ from corerl.config import Config, Eval
 from corerl.data.dataset import Dataset
 from corerl.data.tasks import Task
 from corerl.preferences.asking import Queries
+from corerl.preferences.general import General
+from corerl.preferences.hindsight import World
+from corerl.preferences.reward_models import Markov
+from corerl.preferences.sources import Preferences
+from corerl.training.experience import Collect
 from corerl.training.run import Run
 
 SIZES = {
@@ -158,13 +163,79 @@ EXACT = {
 }
 """Algorithms on finite MDPs, without a network."""
 LEARNERS = [name for name in algos.names() if name not in EXACT]
+WITH_PRIOR = Markov(
+    members=2, hidden_layers=1, hidden_width=8, batch_size=4, steps=FITTED, prior=1.0
+)
+WORLD = World(layers=2, heads=2, width=8, steps=FITTED, batch_size=3)
+MODEL = General(dimension=2, budget=5, hidden_layers=1, hidden_width=8, batch_size=4)
+ASKED = OTHERWISE["pebble"]["own"]["queries"]
+FULL = Collect(
+    learning_starts=20, train_every=2, capacity=40, epsilon_steps=50, n_step=3, eval_epsilon=0.3
+)
+"""Experience of which the first steps are overwritten."""
+VARIANTS: dict[str, dict[str, Any]] = {
+    "codac tuned": {"own": {"tune_alpha": True}},
+    "cpl kl": {"own": {"reference": True}},
+    "cpl_ranked taught": {"own": {"ranked_by": "teacher", "dropout": 0.0}},
+    "cql antmaze": {"own": {"lagrange": "young_geng", "max_backup": "min_first"}},
+    "crr exp": {
+        "own": {"filter": "exp", "policy": "squashed", "order": "joint", "norm_first": True}
+    },
+    "cvar distortion": {"own": {"objective": "distortion", "low": None, "high": None}},
+    "cvar shortfall": {"own": {"critic": "shortfall"}},
+    "cvar_offline cosine": {"own": {"cosine": True, "policy_delay": 2}},
+    "cvar_pg ecrm": {"task": "risk/B", "own": {"objective": "ecrm", "low": -3.0, "high": 4.0}},
+    "cvar_pg variance": {
+        "task": "risk/arbitrage",
+        "own": {"objective": "mean_variance", "discount": 0.9},
+    },
+    "dqn courier": {"task": "corerl/courier", "own": {"data": FULL}},
+    "dtr blocks": {"own": {"trajectories": "blocks", "select": "argmax"}},
+    "dtr segments": {"own": {"trajectories": "segments"}},
+    "dvl imitation": {"own": {"imitation": True, "divergence": "kl"}},
+    "dvl kl": {"own": {"divergence": "kl", "dropout": 0.1}},
+    "dvl tv": {"own": {"divergence": "tv", "random_actions": 0}},
+    "edac sac-n": {"own": {"eta": 0.0}},
+    "ipl awac": {"own": {"form": "awac", "critics": 1}},
+    "ipl alone": {"own": {"replay": False, "dropout": 0.1}},
+    "iql joint": {"own": {"dropout": 0.1, "order": "joint"}},
+    "iql deterministic": {"own": {"policy": "deterministic"}},
+    "pebble disagreement": {
+        "own": {"queries": replace(ASKED, chooser="disagreement", gamma=0.9, epsilon=0.3)}
+    },
+    "pebble world": {
+        "own": {
+            "reward": replace(WITH_PRIOR, stop_accuracy=1.0),
+            "world": WORLD,
+            "reset_updates": 2,
+        }
+    },
+    "pref_iql first": {"own": {"reward_first": True}},
+    "pref_iql alone": {"own": {"replay": False, "dropout": 0.1}},
+    "pref_iql ranked": {"own": {"preferences": Preferences(pairs=30, length=8, ranked=3)}},
+    "pref_iql world": {"own": {"reward": replace(WITH_PRIOR, stop_accuracy=None), "world": WORLD}},
+    "rebrac delayed": {"own": {"policy_delay": 2}},
+    "sac mujoco": {"task": "gym/Hopper-v4", "own": {"capacity": 40}},
+    "spo model": {
+        "task": "risk/three-corners",
+        "steps": 60,
+        "own": {"teacher": "environment", "queue": 3, "model": MODEL},
+    },
+    "spot delayed": {"own": {"vae_steps": 20, "policy_delay": 2}},
+    "spot iwae": {"own": {"density": "iwae", "samples": 3}},
+    "td3_awr joint": {"own": {"critic_updates": 3}},
+    "td3_bc delayed": {"own": {"policy_delay": 2}},
+}
+"""Settings with which an algorithm takes another way than with its defaults; the first word is its name."""
+JOBS = sorted(LEARNERS + list(VARIANTS))
 
 
 def settings(name: str, **own) -> Config:
-    """A tiny job of this algorithm, two dozen updates or more; `own` are settings of the algorithm."""
-    special = OTHERWISE.get(name, {})
-    algo = importlib.import_module(f"corerl.algos.{name}").Config()
-    algo = replace(_shrunk(algo), **_both(algo, special.get("own", {}) | own))
+    """A tiny job of this name, two dozen updates or more; `own` are settings of the algorithm."""
+    usual, variant = OTHERWISE.get(name.split()[0], {}), VARIANTS.get(name, {})
+    special = usual | variant | {"own": usual.get("own", {}) | variant.get("own", {}) | own}
+    algo = importlib.import_module(f"corerl.algos.{name.split()[0]}").Config()
+    algo = replace(_shrunk(algo), **_both(algo, special["own"]))
     return Config(
         algo=algo,
         task=special.get("task", OFFLINE),
@@ -202,7 +273,7 @@ class Short(Run):
         updates: after which it ends.
 
     Attributes:
-        parts: what the algorithm registers. metrics: of every update, copied.
+        parts: what the algorithm registers. metrics: of every update, copied. act: what it evaluates.
     """
 
     def __init__(
@@ -233,7 +304,7 @@ class Short(Run):
         self.metrics.append({name: value.clone() for name, value in metrics.items()})
 
     def evaluate(self, step, act, also=None) -> None:
-        """Nothing: only updates count."""
+        self.act = act
 
     def save(self, step: int) -> None:
         """Nothing is written."""

@@ -1,19 +1,18 @@
 """What the tests of offline risk-sensitive algorithms share: D1 and D2 played exactly, and refusals."""
 
-import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import tiny
 import torch
 from scipy import stats as scipy_stats
-from small import Probe, config
+from small import config
 
 from corerl.data.dataset import Dataset
 from corerl.launch.settings_tables import table
 from corerl.risk import measures
 from corerl.training.preprocessing import Preprocess
-from corerl.training.run import Run
 
 ATOMS = 1500
 XI = scipy_stats.norm.ppf((np.arange(ATOMS) + 0.5) / ATOMS)
@@ -27,11 +26,8 @@ def best_action(tau: float) -> float:
     return 1 - 0.5 * KAPPA[tau]
 
 
-class Learner(Probe):
-    """An algorithm's own `train` with its table's settings for the task, without directories.
-
-    `act` is what it evaluates.
-    """
+class Learner(tiny.Short):
+    """An algorithm's own `train` with its table's settings for the task, without directories."""
 
     def __init__(self, algo: str, task: str, seeds: list[int], updates: int, **own):
         values = {k: v for k, v in table(algo, task).items() if k.startswith("algo.")}
@@ -39,18 +35,10 @@ class Learner(Probe):
         settings = {k.removeprefix("algo."): v for k, v in values.items()}
         settings["data"] = Preprocess(**{k.removeprefix("algo.data."): v for k, v in data.items()})
         cfg = config(Path("unused"), algo, own=settings | own, task=task, steps=updates)
-        Run.__init__(self, cfg, seeds, lambda *_: None)
-        importlib.import_module(f"corerl.algos.{algo}").train(self.cfg.algo, self)
+        super().__init__(cfg, seeds)
 
     def dataset(self) -> Dataset:
         return self.task.load()
-
-    def steps(self, *, stride: int = 1, **parts) -> Iterator[int]:
-        self.parts = parts
-        yield from range(stride, self.cfg.steps + 1, stride)
-
-    def log(self, step: int, metrics: dict) -> None:
-        self.metrics = metrics
 
 
 def first_actions(learner: Learner) -> np.ndarray:

@@ -23,12 +23,10 @@ from agreement import (
     scramble,
     tiny,
 )
-from wording import refused
 
 from corerl.algos.arsq import ARSQ, Config
 from corerl.nn.learner import Spec
 from corerl.training.demonstrations import Demos
-from corerl.training.offline_to_online import Online
 
 SMALL = {
     "hidden_width": WIDTH,
@@ -206,17 +204,3 @@ def test_with_a_margin_compiled_is_eager():
             agent.update(batch)
     for one, other in zip(*(agent.critic.parameters() for agent in agents), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"bins": 1}, "algo.bins"),
-        ({"alpha": 0.0}, "algo.alpha"),
-        ({"online": Online(offline_ratio=0.5)}, "warmup_steps=0"),
-        ({"phase": "both"}, "pretrain_steps"),
-    ],
-)
-def test_bad_settings_are_refused(settings, message):
-    with refused(message):
-        Config(**settings)

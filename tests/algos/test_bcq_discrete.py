@@ -7,9 +7,8 @@ import pytest
 import torch
 from agreement import assert_losses, assert_networks, generators, net, scramble
 from reference_distributional import SEEDS, A, B, O, encoded, layer, leaves, numbers
-from small import config, goes_on, train
+from small import config, train
 from torch import nn
-from wording import refused
 
 from corerl.algos import cql_discrete
 from corerl.algos.bcq_discrete import Config, DiscreteBCQ
@@ -187,18 +186,3 @@ def test_it_masters_the_embedded_poles_where_its_data_does_not(tmp_path):
     last = (cell / "seeds-0/scores.csv").read_text().splitlines()[-1]
     assert embedded.load("cartpole").episode_returns().mean() < 40
     assert float(last.split(",")[5]) > 70
-
-
-def test_a_resumed_run_ends_as_an_unbroken_one(tmp_path):
-    own = {"hidden_width": 8, "target_every": 15, "polyak": 1.0}
-    job = {"own": own, "task": "corerl/cartpole", "steps": 40, "save_every": 20}
-    goes_on(config(tmp_path, "bcq_discrete", **job), tmp_path, (27,), (0,))
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [({"threshold": 1.0}, "algo.threshold=1.0 0 1"), ({"target_every": 0}, "algo.target_every=0")],
-)
-def test_what_cannot_be_is_refused(wrong, message):
-    with refused(message):
-        Config(**wrong)

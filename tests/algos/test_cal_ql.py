@@ -185,15 +185,3 @@ def test_initial_policy_and_critics_are_the_authors():
     assert last.norm().item() == pytest.approx(1e-2, rel=1e-4)
     _, log_std = agent.policy(torch.zeros(SEEDS, 1, 17))
     torch.testing.assert_close(log_std, torch.full_like(log_std, -1.0), atol=0.05, rtol=0)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"critic_subsample": 3}, "algo.critic_subsample"),
-        ({"online": Online(pretrain_steps=5)}, "offline_ratio"),
-    ],
-)
-def test_bad_settings_are_refused(settings, message):
-    with refused(message):
-        Config(**settings)

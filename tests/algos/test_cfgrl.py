@@ -25,7 +25,6 @@ from agreement import (
 )
 from reference_fql import Learner, frozen
 from reference_soft import mlp
-from small import cell
 
 from corerl.algos.cfgrl import ALL, BETTER, CFGRL, Config, Draws
 from corerl.errors import CorerlError
@@ -220,16 +219,6 @@ def test_the_flows_last_hidden_layer_has_no_norm_and_its_weights_are_flax():
         assert 0.98 * bound < layer.weight.abs().max() <= bound
     assert last.weight.std().item() == pytest.approx(512**-0.5, rel=0.05)
     assert agent.flow.labels.weight.std().item() == pytest.approx(32**-0.5, rel=0.3)
-
-
-def test_settings_are_the_authors():
-    """rlbase/algs_offline/iql_diffusion.py of mhyatt000/cfgrl at 9ca4da4."""
-    cfg = cell("cfgrl", "ogbench/pointmaze-large-navigate-singletask-v0")
-    own = {"flow_steps": 32, "time_grid": 32, "expectile": 0.9, "all_weight": 0.1, "guidance": 1.5}
-    own |= {"discount": 0.99, "polyak": 0.005, "lr": 3e-4, "batch_size": 1024, "norm_first": True}
-    own |= {"hidden_layers": 3, "hidden_width": 512, "activation": "mish", "layer_norm": False}
-    assert {key: getattr(cfg.algo, key) for key in own} == own
-    assert (cfg.steps, cfg.algo.data.clip_actions) == (1_000_000, 1.0)
 
 
 @pytest.mark.parametrize("wrong", [{"guidance": -0.5}, {"all_weight": 0.0}, {"time_grid": 0}])

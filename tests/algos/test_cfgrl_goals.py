@@ -17,7 +17,6 @@ from agreement import (
     scramble,
 )
 from reference_fql import Learner, mlp
-from small import cell
 from test_goal_agents import fill, hand_batch, make_batches
 
 from corerl.algos.cfgrl_goals import CFGRLGoals, Config, Draws
@@ -157,15 +156,3 @@ def test_guidance_comes_to_the_closed_form():
         found[goal, w] = agent.explore(shown, noise).mean().item()
     exact = {(goal, w): closed_form(goal, w, 0.4, 0.4) for goal, w in found}
     assert found == pytest.approx(exact, abs=0.04)
-
-
-def test_settings_are_the_authors():
-    """flowgcbc.py of kvfrans/cfgrl_submit at 545677e, and mhyatt000/cfgrl at 6b95e5a for w."""
-    cfg = cell("cfgrl_goals", "ogbench/antmaze-large-navigate-v0")
-    own = {"guidance": 3.0, "flow_steps": 16, "drop": 0.1, "lr": 3e-4, "batch_size": 1024}
-    own |= {"hidden_layers": 4, "hidden_width": 512, "activation": "gelu_tanh"}
-    assert {key: getattr(cfg.algo, key) for key in own} == own
-    shares = {k: v for k, v in vars(cfg.algo.goals).items() if k.startswith("actor")}
-    expected = {"actor_p_curgoal": 0, "actor_p_randomgoal": 0, "actor_geom_sample": False}
-    assert shares == expected
-    assert (cfg.steps, list(cfg.algo.goals.columns)) == (1_000_000, [0, 1])

@@ -23,7 +23,6 @@ from agreement import (
     tiny,
     twins,
 )
-from wording import refused
 
 from corerl.algos.codac import CODAC, Config
 from corerl.nn.learner import Spec
@@ -165,15 +164,3 @@ def test_the_penalty_lowers_actions_that_the_data_lack():
     assert values[0.0][0] == pytest.approx(1.0, abs=0.2)
     assert values[5.0][0] - max(values[5.0][1:]) > 1.0
     assert values[5.0][2] < values[0.0][2] - 1.0
-
-
-@pytest.mark.parametrize(
-    "changes, said",
-    [
-        ({"tau": 2.0}, "algo.tau=2.0 0 1"),
-        ({"penalty_fractions": 33}, "algo.penalty_fractions=33 algo.fractions=32"),
-    ],
-)
-def test_settings_out_of_range_are_refused(changes, said):
-    with refused(said):
-        Config(**changes)

@@ -18,7 +18,6 @@ from agreement import (
     set_linear,
 )
 from reference_pref import COMPARISONS, LENGTH, make_keys, make_pairs, masks, one
-from wording import refused
 
 from corerl.algos.cpl import CPL, Config
 from corerl.nn.learner import Spec
@@ -123,18 +122,3 @@ def test_actions_are_without_dropout():
     agent = make(dropout=0.5)
     observations = torch.randn(SEEDS, 4, O)
     torch.testing.assert_close(agent.act(observations), torch.tanh(agent.policy.body(observations)))
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"alpha": 0.0},
-        {"bias": 1.1},
-        {"reference": True, "bc_steps": 0},
-        {"warmup_steps": 0},
-        {"dropout": 1.0},
-    ],
-)
-def test_bad_settings_are_refused(wrong):
-    with refused(f"algo.{next(iter(wrong))}="):
-        Config(**wrong)

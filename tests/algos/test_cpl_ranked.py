@@ -29,7 +29,6 @@ from corerl.data.dataset import Dataset
 from corerl.nn.learner import Spec
 from corerl.preferences.relabelling import Rows, rows_of
 from corerl.preferences.segments import SegmentBuffer, Segments, first_rows, sums
-from corerl.preferences.sources import Preferences
 from corerl.training.preprocessing import Preprocess, ended
 
 B, L = 4, 5
@@ -200,24 +199,6 @@ def test_a_policy_learns_to_act_as_in_the_segments_that_score_more():
     states = torch.linspace(-1, 1, 21)[None, :, None]
     slope = (agent.act(states) * 0.6 * states).sum() / (0.6 * states).square().sum()
     assert 0.5 < slope < 1.5
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        (
-            {"ranked_by": "teacher", "preferences": Preferences(source="pt")},
-            "algo.preferences.source=pt",
-        ),
-        (
-            {"ranked_by": "teacher", "preferences": Preferences(epsilon=0.1)},
-            "ranked_by=teacher",
-        ),
-    ],
-)
-def test_bad_settings_are_refused(wrong, message):
-    with refused(message):
-        Config(**wrong)
 
 
 def test_a_width_that_heads_or_the_head_cannot_share_is_refused():

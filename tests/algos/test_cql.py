@@ -23,7 +23,6 @@ from agreement import (
     twins,
 )
 from small import cell
-from wording import refused
 
 from corerl.algos import cql_official
 from corerl.algos.cql import CQL, Config
@@ -311,8 +310,3 @@ def test_initial_weights_are_corls():
     assert 0.9 * bound < last.abs().max() <= bound
     _, log_std = agent.policy(torch.zeros(SEEDS, 1, 17))
     torch.testing.assert_close(log_std, torch.full_like(log_std, -1.0), atol=0.05, rtol=0)
-
-
-def test_entropy_needs_one_best_action():
-    with refused("algo.backup_entropy"):
-        cql_official.Config(backup_entropy=True, max_backup="per_critic")

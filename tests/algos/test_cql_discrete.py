@@ -7,7 +7,7 @@ import pytest
 import reference_distributional as reference
 import torch
 from reference_distributional import SEEDS, A, O, agree, best, huber, make_transitions
-from small import config, goes_on, train
+from small import config, train
 
 import corerl
 from corerl import seeding
@@ -103,9 +103,3 @@ def test_it_trains_without_an_environment_on_the_actions_of_the_data(tmp_path):
     data = Dataset.from_arrays(**steps, rewards=rng.normal(size=60), terminated=done)
     run = corerl.train("cql_discrete", dataset=data, seeds=1, steps=2, root=tmp_path, quantiles=2)
     assert run.load(0).act(np.zeros((4, 2))).shape == (4,)
-
-
-def test_a_resumed_run_ends_as_an_unbroken_one(tmp_path):
-    own = {"quantiles": 4, "target_every": 15}
-    job = {"own": own, "task": "corerl/cartpole", "steps": 40, "save_every": 20}
-    goes_on(config(tmp_path, "cql_discrete", **job), tmp_path, (27,), (0,))

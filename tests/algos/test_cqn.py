@@ -22,12 +22,10 @@ from agreement import (
     scramble,
     tiny,
 )
-from wording import refused
 
 from corerl.algos.cqn import CQN, Config
 from corerl.nn.learner import Spec
 from corerl.training.demonstrations import Demos
-from corerl.training.offline_to_online import Online
 
 SMALL = {
     "hidden_width": WIDTH,
@@ -200,17 +198,3 @@ def test_a_goal_is_a_law_whatever_the_reward():
         goal = agent.goal(batch, uniforms)
         assert goal.shape == (SEEDS, 2, B, A, 5) and (goal >= 0).all()
         torch.testing.assert_close(goal.sum(-1), torch.ones(SEEDS, 2, B, A))
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"bins": 1}, "algo.bins"),
-        ({"atoms": 1}, "algo.atoms"),
-        ({"low": 2.0}, "algo.low=2.0 algo.high=2.0"),
-        ({"online": Online(offline_ratio=0.0)}, "warmup_steps=0"),
-    ],
-)
-def test_bad_settings_are_refused(settings, message):
-    with refused(message):
-        Config(**settings)

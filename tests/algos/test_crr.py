@@ -26,7 +26,6 @@ from agreement import (
 from reference_soft import adam, leaves, mlp, numbers, polyak, set_grads, squashed, tensor
 from small import cell
 from torch.distributions import Normal
-from wording import refused
 
 from corerl.algos import awac, crr
 from corerl.algos.crr import CRR, Config, CRRNoise
@@ -317,16 +316,3 @@ def test_settings_are_offbenchs_and_d3rlpys():
     own |= {"baseline": "mean", "polyak": 0.005, "batch_size": 256, "policy": "gaussian"}
     assert {name: getattr(plain.algo, name) for name in own} == own
     assert (plain.steps, plain.algo.data.normalize_states) == (500_000, False)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"filter": "softmax"}, "algo.filter=softmax"),
-        ({"pessimism": 1.0}, "algo.pessimism=1.0 0 1"),
-        ({"samples": 0}, "algo.samples=0"),
-    ],
-)
-def test_what_cannot_be_is_refused(wrong, message):
-    with refused(message):
-        Config(**wrong)

@@ -8,7 +8,7 @@ import torch
 from agreement import scramble
 from reference_cvar import CVaR as Reference
 from reference_distributional import SEEDS, A, B, O, agree, make_transitions
-from small import config, goes_on, run, state_of
+from small import config, run, state_of
 from wording import refused
 
 from corerl import seeding
@@ -299,23 +299,6 @@ def test_an_evaluated_episode_follows_its_rewards():
     )
 
 
-@pytest.mark.parametrize(
-    ("bad", "reason"),
-    [
-        ({"tau": 1.1}, "algo.tau=1.1"),
-        ({"low": 1.0, "high": 1.0}, "algo.low=1.0"),
-        ({"explore": 2.0}, "algo.explore"),
-        ({"stocks": 1}, "algo.stocks"),
-        ({"quantiles": 1}, "algo.quantiles"),
-        ({"objective": "iterated", "data": Collect(n_step=3)}, "algo.data.n_step=1"),
-        ({"data": Collect(clip="source")}, "algo.data.clip"),
-    ],
-)
-def test_settings_out_of_range(bad, reason):
-    with refused(reason):
-        Config(**bad)
-
-
 def test_static_needs_to_know_the_range_of_returns():
     with refused("algo.low=None algo.high=None"):
         agent_of(objective="static")
@@ -412,27 +395,6 @@ def settings(root, objective="static", task="risk/B", **changes):
     own |= {"critic" if objective == "shortfall" else "objective": objective}
     cell = {"task": task, "steps": 80, "save_every": 20, "log_every": 20} | changes
     return config(root, "cvar", own=own, **cell)
-
-
-@pytest.mark.parametrize("objective", ["static", "shortfall", "distortion"])
-def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path, objective):
-    state = goes_on(settings(tmp_path, objective), tmp_path, (54,))
-    assert ("stocks" in state) == (objective != "distortion")
-    assert ("noise" in state) == (objective == "static")
-
-
-@pytest.mark.parametrize("objective", ["static", "shortfall"])
-def test_a_seed_trains_the_same_alone_as_in_company(tmp_path, objective):
-    together = run(settings(tmp_path / "a", objective))
-    alone = run(settings(tmp_path / "b", objective), [1])
-    both, one = state_of(together), state_of(alone)
-    for part in ("actions", "rewards", "ends"):
-        replays = (state["experience"]["replay"][part] for state in (both, one))
-        company, own = replays
-        assert torch.equal(company[1:], own)
-    torch.testing.assert_close(both["stocks"]["now"][1:], one["stocks"]["now"])
-    for key, value in one["agent"]["quantiles"].items():
-        torch.testing.assert_close(both["agent"]["quantiles"][key][1:], value, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow

@@ -23,7 +23,6 @@ from agreement import (
 )
 from tiny import Short
 from tiny import settings as tiny_job
-from wording import refused
 
 from corerl.algos.cvar_offline import Config, CVaROffline, Stocks
 from corerl.data.dataset import Dataset
@@ -215,15 +214,3 @@ def test_labels_are_discounted_returns_and_first_states_are_kept():
     returns = ReturnsToGo(0.5)
     np.testing.assert_allclose(returns(data), [1.5, 1, 1.75, 1.5, 1])
     assert returns.first.flatten().tolist() == [0.0, 2.0]
-
-
-@pytest.mark.parametrize(
-    "changes, said",
-    [
-        ({"tau": 1.01}, "algo.tau=1.01 0 1"),
-        ({"data": Preprocess(return_range=True)}, "algo.data.return_range=true"),
-    ],
-)
-def test_settings_out_of_range_are_refused(changes, said):
-    with refused(said):
-        Config(**changes)

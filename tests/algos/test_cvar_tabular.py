@@ -309,11 +309,6 @@ def test_tau_outside_its_range_is_refused(solver, tau):
         solver(FINITE["A"], tau)
 
 
-def test_a_weight_above_one_is_refused():
-    with refused("algo.weight=2.0"):
-        cvar_tabular.Config(weight=2.0)
-
-
 # As a run.
 
 

@@ -1,6 +1,5 @@
 """DQN against a transcription and by hand, and semi-Markov targets where decisions take unequal times."""
 
-import numpy as np
 import pytest
 import torch
 from reference_distributional import (
@@ -15,7 +14,7 @@ from reference_distributional import (
     layer,
     make_transitions,
 )
-from small import config, goes_on, train
+from small import config, train
 
 from corerl import seeding
 from corerl.algos import cql_discrete
@@ -96,17 +95,3 @@ def job(tmp_path, **data):
 def test_it_learns_the_way_of_the_fewest_minutes(tmp_path):
     last = (train(job(tmp_path)) / "seeds-0/scores.csv").read_text().splitlines()[-1]
     assert float(last.split(",")[5]) == 24
-
-
-def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path):
-    data = {
-        "learning_starts": 20,
-        "train_every": 2,
-        "capacity": 60,
-        "epsilon_steps": 50,
-        "n_step": 3,
-    }
-    own = SMALL | {"batch_size": 4, "target_every": 10, "data": Collect(**data)}
-    cell = config(tmp_path, "dqn", own=own, task="corerl/courier", steps=80, save_every=20)
-    state = goes_on(cell, tmp_path, (54,))
-    assert np.unique(state["experience"]["replay"]["durations"]).tolist() == [1, 2, 9]

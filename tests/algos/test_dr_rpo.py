@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from reference_robust import estimate
-from wording import refused
 
 from corerl.algos import dr_rpo
 from corerl.envs.linear_shift import LinearShiftEnv
@@ -150,9 +149,3 @@ def test_an_evaluation_draws_the_same_actions_again_and_other_ones_in_its_next_r
     for column in np.concatenate([first, second], 1).T:
         np.testing.assert_allclose(np.bincount(column) / 2_000, [0.2, 0.5, 0.3], atol=0.04)
     assert (np.diff(first, axis=1) != 0).any()
-
-
-@pytest.mark.parametrize("own", [{"kind": "none"}, {"scale": 0.0}, {"eta": 0.0}, {"beta": -1.0}])
-def test_settings_out_of_range_raise_an_error(own):
-    with refused(f"algo.{next(iter(own))}="):
-        dr_rpo.Config(**own)

@@ -8,7 +8,6 @@ import reference_dt
 import reference_dtr
 import torch
 from agreement import SEEDS, assert_losses, assert_networks, generators, net, scramble, twins
-from wording import refused
 
 from corerl import seeding
 from corerl.algos import dt
@@ -326,19 +325,6 @@ def test_a_seeds_candidates_are_its_own_and_the_same_at_every_evaluation():
 
 
 # Settings.
-
-
-@pytest.mark.parametrize(
-    ("wrong", "reported"),
-    [
-        ({"context": 1}, "algo.context=1 2"),
-        ({"width": 9}, "algo.width=9 algo.heads=2"),
-        ({"eta": -1.0}, "algo.eta=-1.0"),
-    ],
-)
-def test_settings_out_of_range_are_refused(wrong, reported):
-    with refused(reported):
-        settings(**wrong)
 
 
 @pytest.mark.parametrize(("steps", "rates"), [(4, [1.0, 0.5]), (5, [1.0, 0.75, 0.25]), (1, [1.0])])

@@ -24,9 +24,7 @@ from agreement import (
     twins,
 )
 from reference_soft import adam, leaves, numbers, polyak, q, set_grads, tensor
-from small import cell, config, goes_on
 from torch.distributions import Normal
-from wording import refused
 
 from corerl.algos import dvl
 from corerl.algos.dvl import DVL, Config
@@ -263,28 +261,6 @@ def test_imitation_follows_the_demonstrations_and_not_the_data():
     assert agent.act(torch.zeros(1, 1, 1)).item() == pytest.approx(0.6, abs=0.2)
 
 
-def test_recoil_is_the_authors():
-    """Its flags and configs/ at c88ba6d."""
-    hopper, cheetah = (cell("recoil", f"d4rl/{n}-random-v2") for n in ("hopper", "halfcheetah"))
-    expected = {
-        "imitation": True,
-        "expert_value": 200.0,
-        "divergence": "kl",
-        "clip": 7.0,
-        "beta": 3.0,
-    }
-    expected |= {"loss_temperature": 1.0, "random_actions": 0, "batch_size": 1024, "dropout": 0.0}
-    for cfg in (hopper, cheetah):
-        assert {name: getattr(cfg.algo, name) for name in expected} == expected
-        assert not cfg.algo.data.return_range and cfg.algo.data.expert.episodes == 1
-    assert (hopper.algo.value_layer_norm, cheetah.algo.value_layer_norm) == (False, True)
-
-
-def test_a_run_of_recoil_resumes_as_an_unbroken_one(tmp_path):
-    own = {"hidden_width": 8, "imitation": True, "divergence": "kl", "batch_size": 8}
-    goes_on(config(tmp_path, "dvl", own=own, save_every=20), tmp_path, (27,), (0,))
-
-
 def best_value(qs: np.ndarray, **own) -> float:
     """Returns the constant V that minimises the loss at these Q, by golden sections."""
     cfg, low, high = Config(**own), -8.0, 8.0
@@ -354,43 +330,6 @@ def test_random_actions_of_a_row_are_judged_at_its_state():
     qs = [10, 20, 10, 21, 9, 20.5]
     assert loss.tolist() == pytest.approx([0.6 * sum(qs) / 6])
     assert metrics["target_q"].tolist() == [[10.0, 20.0]]
-
-
-def test_settings_are_the_authors():
-    """The commands of offline/README.md and offline/configs/ at 4b7cf11."""
-    gym, maze, pen = (
-        cell("dvl", f"d4rl/{task}")
-        for task in ("hopper-medium-v2", "antmaze-large-play-v0", "pen-human-v0")
-    )
-    shared = {"hidden_layers": 2, "hidden_width": 256, "lr": 3e-4, "discount": 0.99, "clip": 5.0}
-    shared |= {"polyak": 0.005, "batch_size": 1024, "value_layer_norm": True, "huber": 20.0}
-    for cfg, own in (
-        (gym, {"divergence": "chi2", "loss_temperature": 1.0, "random_actions": 1, "beta": 3.0}),
-        (gym, {"dropout": 0.0, "cosine": True}),
-        (maze, {"divergence": "tv", "loss_temperature": 0.8, "random_actions": 0, "beta": 10.0}),
-        (maze, {"dropout": 0.0, "cosine": False}),
-        (pen, {"divergence": "kl", "loss_temperature": 8.0, "random_actions": 1, "beta": 0.5}),
-        (pen, {"dropout": 0.1, "cosine": True}),
-    ):
-        expected = shared | own
-        assert {name: getattr(cfg.algo, name) for name in expected} == expected
-    assert [c.algo.data.return_range for c in (gym, maze, pen)] == [True, False, False]
-    assert [c.algo.data.reward_shift for c in (gym, maze, pen)] == [0.0, -1.0, 0.0]
-    assert (maze.eval.every, maze.eval.episodes) == (100_000, 100)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"divergence": "js"}, "algo.divergence=js chi2_exact"),
-        ({"loss_temperature": 1.5}, "algo.loss_temperature=1.5 algo.divergence=chi2 1"),
-        ({"divergence": "tv", "loss_temperature": 0.5}, "algo.loss_temperature=0.5 tv 0.5"),
-        ({"random_actions": -1}, "algo.random_actions=-1"),
-    ],
-)
-def test_what_has_no_minimum_is_refused(wrong, message):
-    with refused(message):
-        Config(**wrong)
 
 
 def test_it_learns_discrete_actions():

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from wording import refused
 
 from corerl.algos import ela
 from corerl.envs.low_rank import LowRankEnv
@@ -145,8 +144,3 @@ def test_it_finds_the_optimum(planner):
     for _ in range(100):
         agent.episode()
     assert agents.update()["suboptimality"].item() < 0.01
-
-
-def test_a_certain_bound_is_refused():
-    with refused("algo.delta="):
-        ela.Config(delta=1.0)

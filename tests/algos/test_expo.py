@@ -24,7 +24,6 @@ from agreement import (
     tiny,
 )
 from reference_soft import adam, leaves, mlp, numbers, set_grads, squashed
-from small import cell
 
 from corerl.algos.expo import EXPO, Config, Draws, noise_shape
 from corerl.errors import CorerlError
@@ -250,22 +249,6 @@ def test_fitting_moves_the_flow_and_its_average_alone():
         base, agent.flow.parameters(), agent.base.parameters(), strict=True
     ):
         torch.testing.assert_close(average, 0.8 * old + 0.2 * new)
-
-
-def test_settings_are_the_papers():
-    """Readings of arXiv:2507.07986, as configs/expo.yaml has them."""
-    cfg = cell("expo", "adroit/door-binary")
-    own = {"samples": 8, "critics": 10, "critic_subsample": 2, "utd": 20, "batch_size": 256}
-    own |= {"polyak": 0.005, "base_polyak": 0.001, "flow_steps": 10, "discount": 0.99}
-    own |= {"actor_lr": 3e-4, "critic_lr": 3e-4, "temperature_lr": 3e-4, "hidden_layers": 3}
-    own |= {"hidden_width": 256, "layer_norm": True, "phase": "online", "target_entropy": None}
-    assert {key: getattr(cfg.algo, key) for key in own} == own
-    assert (cfg.algo.edit_scale, cfg.algo.online.offline_ratio) == (0.7, 0.5)
-    assert cell("expo", "d4rl/antmaze-large-play-v2").algo.edit_scale == 0.05
-    tuned = cell("expo_finetune", "d4rl/antmaze-large-play-v2").algo
-    assert (tuned.edit_scale, tuned.phase, tuned.online.pretrain_steps) == (0.0, "both", 500_000)
-    tuned = cell("expo_finetune", "adroit/door-binary").algo
-    assert (tuned.edit_scale, tuned.online.pretrain_steps) == (0.7, 20_000)
 
 
 @pytest.mark.parametrize(

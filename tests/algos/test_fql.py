@@ -269,21 +269,6 @@ def test_the_table_has_the_published_commands(name, alpha, discount, q_agg, onli
         assert (algo.phase, algo.online.offline_ratio) == ("both", None)
 
 
-def test_defaults_are_the_authors():
-    for name, own in (
-        ("fql", {"alpha": 10.0, "q_agg": "mean", "normalize_q": False}),
-        ("ifql", {"expectile": 0.9, "samples": 32}),
-    ):
-        cfg = cell(name, "ogbench/cube-single-play-singletask-v0")
-        own |= {"discount": 0.99, "polyak": 0.005, "lr": 3e-4, "batch_size": 256, "flow_steps": 10}
-        own |= {"hidden_layers": 4, "hidden_width": 512, "critic_layer_norm": True}
-        own |= {"layer_norm": False, "activation": "gelu_tanh"}
-        defaults = {"fql": fql, "ifql": ifql}[name].Config()
-        assert {key: getattr(defaults, key) for key in own} == own
-        assert (cfg.eval.every, cfg.eval.episodes) == (100_000, 50)
-        assert cfg.algo.data.clip_actions == 1 - 1e-5 and not cfg.algo.data.normalize_states
-
-
 @pytest.mark.parametrize(
     ("kind", "wrong"),
     [

@@ -223,16 +223,6 @@ def test_predictions_come_to_the_brownian_bridge():
 # Its settings.
 
 
-def test_settings_are_the_authors():
-    """trajnet.yaml, policynet.yaml and antmaze_*.yaml in config/ of brown-palm/GCPC at c75e65d."""
-    cfg = cell("gcpc", "ogbench/antmaze-large-navigate-v0")
-    own = {"history": 10, "future": 70, "mask": "mae_rc", "whole": 0.8, "slots": 4, "layers": 2}
-    own |= {"decoder_layers": 1, "heads": 4, "width": 256, "dropout": 0.1, "hidden_width": 1024}
-    own |= {"encoder_lr": 1e-4, "lr": 1e-3, "max_grad_norm": 1.0, "batch_size": 1024}
-    assert {key: getattr(cfg.algo, key) for key in own} == own
-    assert (cfg.policy_steps(), list(cfg.algo.goals.columns)) == (70_000, [0, 1])
-
-
 def test_a_first_phase_of_all_steps_is_refused():
     cfg = cell("gcpc", "corerl/goal-maze")
     with refused("algo.encoder_steps=5000 steps=5000"):

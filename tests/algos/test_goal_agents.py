@@ -22,7 +22,7 @@ from small import cell
 from wording import refused
 
 from corerl.algos import crl, gcbc, gciql, gcivl, hiql, qrl
-from corerl.buffers.goals import GoalBatch, Goals, SubgoalBatch
+from corerl.buffers.goals import GoalBatch, SubgoalBatch
 from corerl.nn.learner import Spec
 
 SMALL = {"hidden_width": WIDTH, "hidden_layers": 2, "discount": 0.9}
@@ -326,23 +326,6 @@ def test_a_subgoal_tells_directions_apart_that_a_step_does_not():
 
 
 # What is refused.
-
-
-@pytest.mark.parametrize(
-    ("kind", "own", "reported"),
-    [
-        (qrl, {"latent_dim": 12}, "algo.latent_dim=12 8 iqe"),
-        (qrl, {"latent_dim": 13, "quasimetric": "mrn"}, "algo.latent_dim=13 2 mrn"),
-        (
-            gcivl,
-            {"goals": {"value_p_curgoal": 0.8}},
-            "value_p_curgoal=0.8 value_p_randomgoal=0.3 1",
-        ),
-    ],
-)
-def test_bad_settings_are_refused(kind, own, reported):
-    with refused(reported):
-        kind.Config(**{k: Goals(**v) if k == "goals" else v for k, v in own.items()})
 
 
 @pytest.mark.parametrize("kind", [qrl, hiql])

@@ -21,7 +21,6 @@ from reference_fql import Learner
 from reference_soft import mlp
 from small import cell
 from test_goal_agents import fill, hand_batch, make_batches
-from wording import refused
 
 from corerl.algos import bc
 from corerl.algos.goat import GOAT, Config, Recent
@@ -249,21 +248,6 @@ def test_critics_come_to_the_discounted_visits_of_the_goal():
     steps = (g - s - 1) % ring + 1
     expected = discount ** (steps - 1) / (1 - discount**ring)
     torch.testing.assert_close(q, expected, atol=0.05, rtol=0)
-
-
-def test_a_memory_smaller_than_a_batch_is_refused():
-    with refused("algo.recent=8 algo.batch_size=16"):
-        Config(**SMALL | {"recent": 8})
-
-
-def test_settings_are_the_authors():
-    """goat/algo/config.py and the command line's defaults of goat/run.py, YangRui2015/GOAT at 278a02b."""
-    cfg = cell("goat", "ogbench/antmaze-large-navigate-v0")
-    own = {"critics": 5, "beta": 2.0, "limit": 10.0, "top": 80.0, "rise": 0.01, "rest": 0.05}
-    own |= {"recent": 50_000, "uncertainty": 1.5, "least": 0.5, "most": 1.0, "expectile": 0.5}
-    own |= {"lr": 5e-4, "batch_size": 512, "hidden_layers": 3, "hidden_width": 256}
-    assert {key: getattr(cfg.algo, key) for key in own} == own
-    assert (1 - cfg.algo.polyak) ** 20 == pytest.approx(0.95, abs=1e-3)
 
 
 # Memories of recent numbers against NumPy.

@@ -11,24 +11,6 @@ from small import flatten
 
 from corerl.nn import compile
 
-VARIANTS = {
-    "cpl": [{"reference": True}],
-    "cql": [{"lagrange": "young_geng", "max_backup": "min_first"}],
-    "crr": [{"filter": "exp", "policy": "squashed", "order": "joint", "norm_first": True}],
-    "cvar": [{"objective": "distortion", "low": None, "high": None}],
-    "cvar_offline": [{"cosine": True, "policy_delay": 2}],
-    "dvl": [{"divergence": "kl", "dropout": 0.1}, {"divergence": "tv", "random_actions": 0}],
-    "edac": [{"eta": 0.0}],
-    "ipl": [{"form": "awac", "critics": 1}, {"replay": False, "dropout": 0.1}],
-    "iql": [{"dropout": 0.1, "order": "joint"}, {"policy": "deterministic"}],
-    "rebrac": [{"policy_delay": 2}],
-    "spot": [{"vae_steps": 20, "policy_delay": 2}, {"density": "iwae", "samples": 3}],
-    "td3_awr": [{"critic_updates": 3}],
-    "td3_bc": [{"policy_delay": 2}],
-}
-"""Settings with which an update takes another way than with its defaults."""
-CASES = [(name, own) for name in tiny.LEARNERS for own in ({}, *VARIANTS.get(name, []))]
-
 
 @pytest.fixture
 def recorded(monkeypatch):
@@ -45,12 +27,12 @@ def unequal(one: dict, other: dict) -> list[str]:
     return [name for name in one if one[name] != other[name]]
 
 
-@pytest.mark.parametrize(("name", "own"), CASES, ids=lambda x: str(x) if x else "")
-def test_a_replayed_update_is_the_eager_one(recorded, monkeypatch, name, own):
+@pytest.mark.parametrize("name", tiny.JOBS)
+def test_a_replayed_update_is_the_eager_one(recorded, monkeypatch, name):
     with monkeypatch.context() as eager:
         eager.setattr(compile, "captured", lambda update, mode: update)
-        plain = tiny.Short(tiny.settings(name, **own))
-    replayed = tiny.Short(tiny.settings(name, **own))
+        plain = tiny.Short(tiny.settings(name))
+    replayed = tiny.Short(tiny.settings(name))
     assert unequal(flatten(plain.state()), flatten(replayed.state())) == []
     assert unequal(flatten(plain.metrics), flatten(replayed.metrics)) == []
     graphs = [graph for graph in CpuGraph.made if graph.replays]

@@ -9,14 +9,13 @@ import torch
 from agreement import SEEDS, A, O, assert_networks, generators, net, scramble
 from reference_dt import layer
 from reference_pref_transformer import hidden
-from small import goes_on, run, state_of
+from small import run, state_of
 from wording import refused
 
-from corerl.algos import dtr, pebble, pref_iql
+from corerl.algos import dtr, pref_iql
 from corerl.config import Config, Eval
 from corerl.nn.learner import Spec
 from corerl.preferences import hindsight
-from corerl.preferences.asking import Queries
 from corerl.preferences.buffer import PairBuffer
 from corerl.preferences.comparisons import Comparisons
 from corerl.preferences.hindsight import WindowBuffer, Windows, World, WorldModel, prior_loss
@@ -225,28 +224,11 @@ def offline(root, **own) -> Config:
     return job(root, algo, task="corerl/pendulum", steps=30)
 
 
-def online(root) -> Config:
-    reward = Markov(**REWARD, stop_accuracy=1.0, seed=None)
-    asked = Queries(budget=9, at_once=4, every=20, length=4, epochs=2)
-    small = {"random_steps": 10, "explore_steps": 10, "reset_updates": 2, "batch_size": 8}
-    algo = pebble.Config(**small, hidden_width=8, queries=asked, reward=reward, world=SMALL)
-    return job(root, algo, task="gym/Pendulum-v1", steps=70)
-
-
 def job(root, algo, **cell) -> Config:
     often = {"log_every": 5, "save_every": 5, "save_minutes": 0, "root": str(root)}
     return Config(
         algo=algo, eval=Eval(every=cell["steps"], episodes=1), compile="off", **often, **cell
     )
-
-
-def test_an_offline_run_stopped_anywhere_ends_as_an_unbroken_one(tmp_path):
-    assert "network" in goes_on(offline(tmp_path), tmp_path, (5, 10, 20), (0, 3))["world"]
-
-
-def test_an_online_run_stopped_anywhere_ends_as_an_unbroken_one(tmp_path):
-    state = goes_on(online(tmp_path), tmp_path, (15, 45), (0, 3))
-    assert "network" in state["teaching"]["world"]
 
 
 @pytest.mark.parametrize("reward_seed", [None, 3])

@@ -213,25 +213,6 @@ def test_initial_weights_are_the_authors():
     assert not agent.policy.log_std.any()
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"chi2": 0.0, "form": "xql"},
-        {"chi2": -1.0, "target_clipping": False},
-        {"expectile": 1.0},
-        {"discount": 1.0},
-        {"replay_weight": 1.5},
-        {"crop": 1},
-        {"crop": 65},
-        {"dropout": 1.0},
-        {"dropout": 0.1, "form": "awac"},
-    ],
-)
-def test_bad_settings_are_refused(wrong):
-    with refused(f"algo.{next(iter(wrong))}="):
-        Config(**wrong)
-
-
 def test_segments_too_short_for_a_transition_are_refused_unread():
     short = Preferences(length=1)
     with refused("algo.preferences.length=1 2"):

@@ -9,7 +9,7 @@ import reference_dt
 import reference_pref_transformer
 import torch
 from agreement import assert_networks, net, scramble
-from small import goes_on, run
+from small import run
 from wording import refused
 
 from corerl import seeding
@@ -257,25 +257,7 @@ def job(root, **changes) -> Config:
     return Config(algo=algo, compile="off", **(cell | often | changes))
 
 
-def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path):
-    state = goes_on(job(tmp_path), tmp_path, (8,))
-    assert state["agent"]["best"].shape == (2, 3)
-
-
 def test_a_segment_longer_than_the_time_table_raises_an_error(tmp_path):
     cfg = job(tmp_path)
     with refused("algo.max_timestep=5 6"):
         run(replace(cfg, algo=replace(cfg.algo, max_timestep=5)))
-
-
-@pytest.mark.parametrize(
-    ("own", "words"),
-    [
-        ({"crop": 40, "preferences": Preferences(length=20)}, "algo.crop=40"),
-        ({"norm": "round"}, "algo.norm="),
-        ({"width": 9}, "algo.width=9"),
-    ],
-)
-def test_settings_out_of_range_raise_an_error(own, words):
-    with refused(words):
-        oppo.Config(**own)

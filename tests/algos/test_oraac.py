@@ -21,7 +21,6 @@ from agreement import (
     scramble,
     tiny,
 )
-from wording import refused
 
 from corerl.algos.oraac import ORAAC, Config
 from corerl.nn.learner import Spec
@@ -161,16 +160,3 @@ def test_fractions_of_a_measure_have_its_density():
         for t in (0.05, 0.2, 0.3, 0.7):
             share, integral = (drawn < t).double().mean(), (weights * (u < t)).mean()
             assert share.item() == pytest.approx(integral.item(), abs=2e-4)
-
-
-@pytest.mark.parametrize(
-    "changes, said",
-    [
-        ({"tau": 1.5}, "algo.tau=1.5 0 1"),
-        ({"tau": None}, "algo.tau=None"),
-        ({"objective": "wang"}, "algo.tau=null"),
-    ],
-)
-def test_settings_out_of_range_are_refused(changes, said):
-    with refused(said):
-        Config(**changes)

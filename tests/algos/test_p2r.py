@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from wording import refused
 
 from corerl.algos import p2r
 from corerl.envs.low_rank import LowRankEnv
@@ -186,11 +185,3 @@ def test_values_are_optimistic_with_the_stated_widths():
         agent.episode()
         relative = OPTIMUM - ENV.mdp.horizon * agent.baseline[-1]
         assert ENV.mdp.start @ agent.plan()[0] >= relative
-
-
-@pytest.mark.parametrize(
-    "own", [{"feedback": "none"}, {"segment": "half"}, {"comparisons": 0}, {"radius": 0.0}]
-)
-def test_settings_out_of_range_raise_an_error(own):
-    with refused(f"algo.{next(iter(own))}="):
-        p2r.Config(**own)

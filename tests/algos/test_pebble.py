@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from small import goes_on, run, state_of
+from small import run, state_of
 from test_sac import Transcription, batches
 from wording import refused
 
@@ -271,11 +271,6 @@ def job(root, queries=(), **changes) -> Config:
     cell = {"task": "gym/Pendulum-v1", "steps": 80, "eval": Eval(every=40, episodes=1)}
     often = {"log_every": 5, "save_every": 5, "save_minutes": 0, "root": str(root)}
     return Config(algo=algo, **({"compile": "off"} | often | cell | changes))
-
-
-@pytest.mark.parametrize("queries", [{}, {"chooser": "disagreement", "gamma": 0.9, "epsilon": 0.3}])
-def test_a_run_stopped_anywhere_ends_as_an_unbroken_one(tmp_path, queries):
-    goes_on(job(tmp_path, queries), tmp_path, (15, 40, 55), (0, 3))
 
 
 def test_the_budget_is_spent_and_no_more_and_the_replay_holds_no_true_reward(tmp_path):

@@ -31,7 +31,6 @@ from corerl.nn.learner import Spec
 from corerl.preferences.buffer import Pairs, transitions
 from corerl.preferences.reward_models import MarkovReward
 from corerl.preferences.sources import Preferences
-from corerl.training import offline_to_online
 
 STEPS = 8
 
@@ -154,24 +153,8 @@ def test_seeds_that_share_a_reward_have_batches_of_their_own(calls):
     assert torch.equal(*batches) and not torch.equal(*batches[1])
 
 
-@pytest.mark.parametrize("wrong", [{"crop": 1}, {"crop": 65}, {"expectile": 1.0}])
-def test_bad_settings_are_refused(wrong):
-    with refused(f"algo.{next(iter(wrong))}="):
-        Config(**wrong)
-
-
-def test_a_range_of_returns_is_refused_since_no_returns_are_learned_from():
-    with refused("algo.data.return_range=True"):
-        Config(data=replace(Config().data, return_range=True))
-
-
 def test_crops_longer_than_a_teachers_segments_are_refused_unread():
     with refused("algo.crop=64 algo.preferences.length=25"):
         Config(preferences=Preferences(length=25))
     Config(crop=None, preferences=Preferences(length=25))
     Config(preferences=Preferences(source="pt", length=25))  # a file has lengths of its own
-
-
-def test_online_phases_are_refused():
-    with refused("algo.phase=both"):
-        Config(phase="both", online=offline_to_online.Online(pretrain_steps=10))

@@ -301,15 +301,3 @@ def test_a_discount_counts_and_an_environment_may_name_features():
     learner.episode()
     assert learner.theta.shape == (1,) and 0.4 < learner.theta[0] < 1.6
     assert learner.value() == pytest.approx(1.75)
-
-
-@pytest.mark.parametrize(
-    "own",
-    [
-        *({"policy": "greedy"}, {"ranked": 1}, {"comparisons": 0}, {"bound": 0.0}, {"width": 0.0}),
-        *({"radius": "theorem", "ranked": 3}, {"radius": "theorem", "bound": None}),
-    ],
-)
-def test_settings_out_of_range_raise_an_error(own):
-    with refused(f"algo.{next(iter(own))}="):
-        pp.Config(**own)

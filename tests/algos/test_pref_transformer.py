@@ -8,9 +8,8 @@ import reference_dt
 import reference_pref_transformer
 import torch
 from agreement import SEEDS, assert_networks, generators, net, scramble
-from wording import refused
 
-from corerl.algos.pref_transformer import Config, Reward, RewardModel
+from corerl.algos.pref_transformer import Reward, RewardModel
 from corerl.nn import transformer
 from corerl.nn.learner import Spec
 from corerl.preferences.buffer import Pairs
@@ -241,23 +240,6 @@ def test_weights_begin_as_flax_draws_them():
     assert len(network.blocks) == 1 and network.preference.weight.shape[-1] == 513
     head = RewardModel(Reward(attention=False), Spec(17, 6, generators(1)), length=100).network.head
     assert [layer.weight.shape[-1] for layer in head.layers] == [128, 1]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "reported"),
-    [
-        ({"width": 9}, "algo.reward.width=9 algo.reward.heads=2"),
-        ({"dropout": 1.0}, "algo.reward.dropout=1.0 0 1"),
-    ],
-)
-def test_settings_out_of_range_are_refused(wrong, reported):
-    with refused(reported):
-        settings(**wrong)
-
-
-def test_fine_tuning_is_refused():
-    with refused("phase=online"):
-        Config(phase="online")
 
 
 def test_infinity_survives_a_checkpoint(tmp_path):

@@ -23,7 +23,7 @@ from agreement import (
     twins,
 )
 from reference_soft import leaves, mlp, numbers, q
-from small import cell, flatten
+from small import flatten
 from torch.nn.functional import mse_loss
 
 from corerl.algos import dt, qcs
@@ -286,24 +286,3 @@ def test_the_optimum_moves_from_the_datas_action_as_far_as_the_return_is_short()
         agent.update(windows, weights, None)
     found = agent.transformer(windows).flatten().tolist()
     assert found == pytest.approx([0.6, 0.1 + 3 / 5 / 2], abs=0.01)
-
-
-@pytest.mark.parametrize(
-    ("algo", "task", "expected"),
-    [
-        (
-            "qcs",
-            "hopper-medium-v2",
-            {"q_scale": 0.5, "best_score": 110.0, "layers": 4, "width": 256},
-        ),
-        ("qcs", "walker2d-medium-expert-v2", {"q_scale": 1.0, "min_q": 10.0, "best_score": 110.0}),
-        ("qcs", "halfcheetah-medium-v2", {"q_scale": 1.0, "min_q": 0.0, "best_score": 90.0}),
-        ("qcs_mlp", "halfcheetah-medium-v2", {"context": 1, "layers": 3, "width": 1024}),
-        ("qcs_mlp", "pen-human-v1", {"q_scale": 0.01, "layers": 3, "width": 256, "lr": 3e-4}),
-        ("qcs", "antmaze-medium-play-v2", {"q_scale": 0.2, "layers": 3, "width": 512, "heads": 4}),
-        ("qcs_mlp", "antmaze-medium-play-v2", {"layers": 4, "width": 1024, "batch_size": 256}),
-    ],
-)
-def test_the_tables_are_the_authors(algo, task, expected):
-    found = cell(algo, f"d4rl/{task}").algo
-    assert {name: getattr(found, name) for name in expected} == expected

@@ -19,13 +19,11 @@ from agreement import (
     one_seed,
     scramble,
 )
-from wording import refused
 
 from corerl.algos.rlpd import RLPD, Config, Draws
 from corerl.nn import ensembles
 from corerl.nn.critics import Critics, ManyActionCritics
 from corerl.nn.learner import Spec
-from corerl.training.offline_to_online import Online
 
 UTD = 2
 
@@ -132,15 +130,3 @@ def test_layer_norm_bounds_values_far_from_the_data():
     states, actions = 1e6 * torch.randn(SEEDS, B, O), 1e6 * torch.randn(SEEDS, B, A)
     assert (agent.critic(states, actions).abs() < 1e3).all()
     assert agent.target_entropy == -A / 2
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"critic_subsample": 11}, "algo.critic_subsample"),
-        ({"online": Online(offline_ratio=0.5)}, "warmup_steps"),
-    ],
-)
-def test_bad_settings_are_refused(settings, message):
-    with refused(message):
-        Config(**settings)

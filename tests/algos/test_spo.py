@@ -1,4 +1,4 @@
-"""SPO: minimax winners, wins by hand, the learner is SAC on them, teachers, and what a run must keep."""
+"""SPO: minimax winners, wins by hand, the learner is SAC on them, teachers, and as a run."""
 
 import json
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.envs.classic_control.pendulum import PendulumEnv
-from small import goes_on, run, state_of
+from small import run, state_of
 from wording import refused
 
 from corerl.algos import sac, spo
@@ -112,11 +112,6 @@ def job(root, algo=(), **changes) -> Config:
     cell = {"task": "gym/Pendulum-v1", "steps": 420, "eval": Eval(every=210, episodes=1)}
     often = {"log_every": 10, "save_every": 10, "save_minutes": 0, "root": str(root)}
     return Config(algo=spo.Config(**own), **({"compile": "off"} | often | cell | changes))
-
-
-def test_a_run_stopped_anywhere_ends_as_an_unbroken_one(tmp_path):
-    state = goes_on(job(tmp_path), tmp_path, (150, 410))
-    assert [len(queue) for queue in state["replay"]["queues"]] == [2, 2]
 
 
 def test_updates_begin_with_the_first_ended_episode(tmp_path):

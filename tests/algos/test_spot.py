@@ -28,9 +28,8 @@ from reference_pref import make_keys, masks
 from reference_soft import adam, leaves, mlp, numbers, polyak, q, set_grads, tensor
 from small import cell
 from torch.distributions import Normal, kl_divergence
-from wording import refused
 
-from corerl.algos import spot, td3_bc
+from corerl.algos import td3_bc
 from corerl.algos.spot import SPOT, Config, Draws, Online
 from corerl.nn.learner import Spec
 
@@ -299,84 +298,3 @@ def test_first_weights_are_torchs_and_outputs_as_small_as_on_antmaze():
         assert 0.9 * bound < output.weight.abs().max() <= bound
         assert output.bias.abs().max() <= bound
     assert agent.vae.encoder.layers[-1].weight.shape[-2:] == (750, 2 * 16)
-
-
-GYM = {"dropout": 0.1, "actor_lr": 3e-4, "actor_init": None, "critic_init": None}
-SMALL_OUTPUTS = {"dropout": 0.0, "actor_lr": 1e-4, "actor_init": 1e-3, "critic_init": 3e-3}
-
-
-@pytest.mark.parametrize(
-    ("dataset", "weight", "own"),
-    [
-        ("halfcheetah-medium-v2", 0.05, GYM),
-        ("halfcheetah-medium-replay-v2", 0.05, GYM),
-        ("halfcheetah-medium-expert-v2", 1.0, GYM),
-        ("hopper-medium-v2", 0.1, GYM),
-        ("hopper-medium-replay-v2", 0.1, GYM),
-        ("hopper-medium-expert-v2", 0.2, GYM),
-        ("walker2d-medium-v2", 0.2, GYM),
-        ("walker2d-medium-replay-v2", 0.2, GYM),
-        ("walker2d-medium-expert-v2", 0.5, GYM),
-        ("antmaze-umaze-v2", 0.25, SMALL_OUTPUTS),
-        ("antmaze-umaze-diverse-v2", 0.25, SMALL_OUTPUTS),
-        ("antmaze-medium-play-v2", 0.05, SMALL_OUTPUTS),
-        ("antmaze-medium-diverse-v2", 0.025, SMALL_OUTPUTS),
-        ("antmaze-large-play-v2", 0.025, SMALL_OUTPUTS),
-        ("antmaze-large-diverse-v2", 0.025, SMALL_OUTPUTS),
-    ],
-)
-def test_settings_are_the_authors(dataset, weight, own):
-    """thuml/SPOT at 4be91cc: configs/offline, main.py and train_vae.py."""
-    cfg = cell("spot", f"d4rl/{dataset}")
-    algo, maze = cfg.algo, dataset.startswith("antmaze")
-    shared = {"kl_weight": 0.5, "samples": 1, "density": "elbo", "vae_lr": 1e-3, "vae_width": 750}
-    shared |= {"batch_size": 256, "critic_lr": 3e-4, "discount": 0.99, "polyak": 0.005}
-    shared |= {"policy_noise": 0.2, "noise_clip": 0.5, "policy_delay": 2, "normalize_q": True}
-    expected = shared | own | {"weight": weight}
-    assert {name: getattr(algo, name) for name in expected} == expected
-    assert (algo.data.normalize_states, algo.data.reward_shift) == (not maze, -1.0 if maze else 0.0)
-    assert (cfg.steps, algo.vae_steps) == (1_100_000, 100_000)
-    assert (cfg.eval.every, cfg.eval.episodes) == ((50_000, 100) if maze else (5_000, 10))
-
-
-@pytest.mark.parametrize(
-    ("dataset", "weight", "least", "discount"),
-    [
-        ("antmaze-umaze-v2", 0.25, 0.2, 0.995),
-        ("antmaze-medium-play-v2", 0.05, 0.2, 0.995),
-        ("antmaze-large-diverse-v2", 0.025, 0.2, 0.995),
-        ("pen-cloned-v1", 1.0, 0.5, None),
-        ("door-cloned-v1", 1.0, 0.5, None),
-        ("hammer-cloned-v1", 1.0, 0.5, None),
-        ("relocate-cloned-v1", 1.0, 0.5, None),
-    ],
-)
-def test_fine_tuning_is_corls(dataset, weight, least, discount):
-    """tinkoff-ai/CORL at 6afec90: configs/finetune/spot."""
-    cfg = cell("spot_finetune", f"d4rl/{dataset}")
-    algo, maze = cfg.algo, dataset.startswith("antmaze")
-    assert (algo.weight, algo.min_weight_share, algo.online_discount) == (weight, least, discount)
-    assert {name: getattr(algo, name) for name in SMALL_OUTPUTS} == SMALL_OUTPUTS
-    assert (algo.phase, cfg.steps, algo.online.pretrain_steps) == ("both", 2_100_000, 1_100_000)
-    assert (algo.online.offline_ratio, algo.online.warmup_steps) == (None, 0)
-    assert (algo.restart_optimizers, algo.exploration) == (True, 0.1)
-    assert (algo.data.normalize_states, algo.data.reward_shift) == (False, -1.0 if maze else 0.0)
-    assert (cfg.eval.every, cfg.eval.episodes) == ((50_000, 100) if maze else (5_000, 10))
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"vae_steps": 7}, "algo.vae_steps=7 algo.policy_delay=2"),
-        ({"density": "flow"}, "algo.density=flow"),
-        ({"kl_weight": 0.0}, "algo.kl_weight=0.0"),
-        ({"phase": "online"}, "algo.phase=online"),
-        (
-            {"phase": "both", "online": spot.FineTuning().online.__class__(pretrain_steps=100_000)},
-            "algo.online.pretrain_steps=100000 algo.vae_steps=100000",
-        ),
-    ],
-)
-def test_what_cannot_be_is_refused(wrong, message):
-    with refused(message):
-        Config(**wrong)

@@ -23,7 +23,6 @@ from agreement import (
     tiny as tiny_batch,
 )
 from reference_soft import adam, leaves, mlp, numbers
-from small import cell
 
 from corerl.algos.td3 import TD3, Config
 from corerl.nn.learner import Spec
@@ -124,9 +123,3 @@ def test_the_policy_moves_with_every_second_update(calls):
     log = calls(TD3, "update update_all")
     tiny.Short(tiny.settings("td3", random_steps=11, policy_delay=2), seeds=(0,), updates=4)
     assert [name for name, _ in log] == ["update", "update_all"] * 2
-
-
-def test_defaults_are_the_authors():
-    cfg = cell("td3", "gym/HalfCheetah-v4")
-    assert (cfg.algo.random_steps, cfg.algo.exploration, cfg.algo.policy_delay) == (25_000, 0.1, 2)
-    assert (cfg.steps, cfg.eval.every, cfg.eval.episodes) == (1_000_000, 5_000, 10)

@@ -25,7 +25,6 @@ from agreement import (
     tiny,
 )
 from reference_soft import leaves, mlp, numbers, polyak, set_grads, tensor
-from wording import refused
 
 from corerl.algos import rebrac
 from corerl.algos.td3_awr import TD3AWR, Config
@@ -208,16 +207,3 @@ def test_first_weights_are_flaxs():
         assert 0.9 * bound < output.weight.abs().max() <= bound
         assert 0 < output.bias.abs().max() <= bound
         assert len(network.norms) == 3 and all(list(norm.parameters()) for norm in network.norms)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"expectile": 1.0}, "algo.expectile=1.0 0 1"),
-        ({"beta": -1.0}, "algo.beta=-1.0"),
-        ({"critic_updates": 0}, "algo.critic_updates=0"),
-    ],
-)
-def test_what_cannot_be_is_refused(wrong, message):
-    with refused(message):
-        Config(**wrong)

@@ -20,11 +20,9 @@ from agreement import (
     scramble,
 )
 from test_cal_ql import SMALL, draws, parts, update
-from wording import refused
 
 from corerl.algos.wsrl import WSRL, Config, Draws
 from corerl.nn.learner import Spec
-from corerl.training.offline_to_online import Online
 
 UTD = 2
 VERSIONS = {
@@ -125,15 +123,3 @@ def test_initial_networks_are_the_authors():
     assert [norm.eps for norm in agent.critic.norms] == [1e-6] * 3
     (one_vector,) = WSRL(Config(policy_std="vector"), Spec(17, 6, generators(1))).policy.log_std
     assert one_vector.tolist() == [[0.0] * 6]
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"online": Online(pretrain_steps=5, warmup_steps=0)}, "warmup_steps"),
-        ({"online": Online(warmup_steps=5)}, "pretrain_steps"),
-    ],
-)
-def test_bad_settings_are_refused(settings, message):
-    with refused(message):
-        Config(**settings)

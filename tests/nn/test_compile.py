@@ -11,7 +11,7 @@ import pytest
 import tiny
 import torch
 from graphs import CpuGraph
-from small import Probe, parameters
+from small import parameters
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 from wording import refused, says
@@ -71,7 +71,9 @@ def test_gradients_are_of_each_seeds_own_loss():
 @needs_compiler
 def test_compiled_updates_agree_with_eager_ones(monkeypatch):
     monkeypatch.setattr(compile._Fallback, "said", False)  # whatever another test had
-    eager, compiled = (Probe("iql", [0, 1], updates=4, mode=mode) for mode in ("off", "compile"))
+    eager, compiled = (
+        tiny.Short(tiny.settings("iql"), mode=mode, updates=4) for mode in ("off", "compile")
+    )
     assert isinstance(compiled.parts["agent"]._value_step.gradients, compile._Fallback)
     expected, actual = (parameters(probe.parts["agent"]) for probe in (eager, compiled))
     for name in expected:
@@ -118,7 +120,10 @@ def test_where_compiling_fails_it_says_so_once_and_runs_eager(monkeypatch, capsy
     monkeypatch.setattr(compile._Fallback, "said", False)
     # torch's own patch: pytest's would hide these settings from later tests.
     with inductor.patch({"cpp.cxx": ("/bin/false",), "fx_graph_cache": False}):
-        probes = {mode: Probe("iql", [0], updates=3, mode=mode) for mode in ("compile", "off")}
+        probes = {
+            mode: tiny.Short(tiny.settings("iql"), [0], mode, updates=3)
+            for mode in ("compile", "off")
+        }
     (line,) = capsys.readouterr().err.splitlines()
     says(line, "C++ compiler eager")
     expected, actual = (parameters(probes[mode].parts["agent"]) for mode in ("off", "compile"))

@@ -7,13 +7,11 @@ import threading
 import numpy as np
 import pytest
 import torch
-from small import goes_on, random_dataset
+from small import random_dataset
 from test_label import browser, request, until  # noqa: F401
 from wording import refused
 
-from corerl.algos import pref_iql
 from corerl.cli import main
-from corerl.config import Config, Eval
 from corerl.data.tasks import resolve
 from corerl.preferences import label_session, loading, readers, show, sources, teachers
 from corerl.preferences.buffer import PairBuffer
@@ -21,7 +19,7 @@ from corerl.preferences.comparisons import Comparisons
 from corerl.preferences.label_pictures import Pictures
 from corerl.preferences.label_server import Server
 from corerl.preferences.label_session import Session
-from corerl.preferences.reward_models import Markov, _ranking_loss, preference_loss
+from corerl.preferences.reward_models import _ranking_loss, preference_loss
 from corerl.preferences.sources import Preferences
 
 DATA = random_dataset(300)
@@ -116,17 +114,6 @@ def test_a_batch_holds_all_segments_in_their_order():
     found = {tuple(x) for x in batch.observations[:, :, :, 0].flatten(0, 1).flatten(1).tolist()}
     every = compared.segments(compared.observations)[:, :, 0].reshape(40, -1)
     assert found <= {tuple(x) for x in every.tolist()}
-
-
-def test_a_reward_from_rankings_is_learned_and_resumes(tmp_path):
-    reward = Markov(steps=6, members=2, hidden_width=16, batch_size=4)
-    preferences = Preferences(pairs=30, length=8, ranked=3)
-    algo = pref_iql.Config(
-        reward=reward, preferences=preferences, crop=4, batch_size=8, hidden_width=8
-    )
-    often = {"log_every": 2, "save_every": 4, "save_minutes": 0, "compile": "off"}
-    cfg = Config(task="corerl/pendulum", algo=algo, steps=10, eval=Eval(episodes=0), **often)
-    goes_on(cfg, tmp_path, (6,))
 
 
 @pytest.mark.parametrize(

@@ -120,29 +120,6 @@ def test_a_fixed_share_is_the_mixtures():
     assert (drawn[..., 60:] == -1).all()
 
 
-class Kept(Run):
-    """A run that does not let go of what was trained."""
-
-    def close(self):
-        self.trained = self._state
-        super().close()
-
-
-@pytest.mark.parametrize("module", [arsq, cqn])
-def test_a_seed_trains_the_same_alone_as_in_company(module, tmp_path):
-    own = {"demos": Demos(rows=8), "levels": 2, "bins": 3}
-    states = []
-    for seeds in ([1], [0, 1]):
-        cfg = config(tmp_path, module.Config().name, own=own, steps=15, seeds=seeds)
-        run = Kept(cfg, seeds, lambda *_: None)
-        module.train(cfg.algo, run)
-        agent, replay = (run.trained[name] for name in ("agent", "replay"))
-        weights = [p[-1:] for p in agent.critic.parameters()]
-        states.append([*weights, torch.from_numpy(np.stack(replay.recorded(len(seeds) - 1)[1]))])
-    for alone, together in zip(*states, strict=True):
-        torch.testing.assert_close(alone, together, rtol=1e-4, atol=2e-6)
-
-
 @pytest.mark.parametrize("module", [arsq, cqn])
 def test_actions_without_bins_are_refused(module, tmp_path, monkeypatch):
     def unbounded(self):

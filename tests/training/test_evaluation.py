@@ -230,3 +230,26 @@ def test_an_environments_goals_are_played_in_turn():
     """Also from one round of ten episodes to the next, and for every seed."""
     _, _, successes = Evaluator(Goals, [0, 1], 13)(ones)
     assert successes.tolist() == [[float(e % 3 == 2) for e in range(13)]] * 2
+
+
+class Recording(gymnasium.Wrapper):
+    """Remembers the seeds that `reset` was given."""
+
+    seen: list[int] = []  # noqa: RUF012
+
+    def reset(self, *, seed=None, options=None):
+        self.seen.append(seed)
+        return super().reset(seed=seed, options=options)
+
+
+def test_environment_seeds_are_the_seeds_own():
+    def environment_seeds(seeds):
+        Recording.seen = []
+        play = Evaluator(lambda: Recording(gymnasium.make("CartPole-v1")), seeds, episodes=3)
+        play(lambda x: torch.zeros(x.shape[:2], dtype=torch.int64))
+        play.close()
+        return [Recording.seen[i : i + 3] for i in range(0, len(Recording.seen), 3)]
+
+    together, alone = environment_seeds(range(10)), environment_seeds([3])
+    assert alone == [together[3]]
+    assert len({seed for row in together for seed in row}) == 30

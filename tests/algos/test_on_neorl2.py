@@ -1,4 +1,4 @@
-"""What NeoRL-2's benchmark ran, with its settings: equations, validation choice, tables, resume."""
+"""What NeoRL-2's benchmark ran: equations, validation choice, tables, resume."""
 
 import grids
 import numpy as np
@@ -49,50 +49,6 @@ GRIDS = [("bc", "BC"), ("td3_bc", "TD3+BC"), ("cql", "CQL"), ("edac", "EDAC")]
 def composed(*arguments: str) -> Config:
     (cell,) = cells([*arguments, "task=neorl2/DMSD"])
     return cell
-
-
-def test_the_table_of_bc_is_the_benchmarks():
-    cfg = composed("algo=bc_neorl2", "algo.hidden_layers=3", "algo.lr=5e-4")
-    assert (cfg.steps, cfg.eval.every, cfg.eval.episodes) == (1_000_000, 1_000_000, 1_000)
-    algo = cfg.algo
-    assert (algo.lr, algo.hidden_layers, algo.hidden_width, algo.batch_size) == (5e-4, 3, 256, 256)
-    assert (algo.leak, algo.validate_every, algo.best) == (0.1, 1000, 1.0)
-    assert not algo.data.normalize_states
-
-
-def test_the_table_of_td3_bc_is_the_benchmarks():
-    cfg = composed("algo=td3_bc_neorl2", "algo.alpha=0.1", "algo.policy_noise=1.5")
-    assert (cfg.steps, cfg.eval.every, cfg.eval.episodes) == (1_000_000, 1_000_000, 1_000)
-    algo = cfg.algo
-    assert (algo.alpha, algo.policy_noise, algo.noise_clip, algo.policy_delay) == (0.1, 1.5, 0.5, 2)
-    assert (algo.hidden_layers, algo.actor_layers, algo.hidden_width) == (2, 3, 256)
-    assert (algo.lr, algo.batch_size, algo.discount, algo.polyak) == (3e-4, 256, 0.99, 0.005)
-    assert algo.data.normalize_states
-
-
-def test_the_table_of_cql_is_the_benchmarks():
-    cfg = composed("algo=cql_neorl2", "algo.threshold=-1", "algo.importance_sampling=false")
-    assert (cfg.steps, cfg.eval.every, cfg.eval.episodes) == (1_000_000, 1_000_000, 1_000)
-    algo = cfg.algo
-    assert (algo.lagrange, algo.threshold, algo.importance_sampling) == ("official", -1.0, False)
-    assert (algo.policy_layers, algo.critic_layers, algo.hidden_width) == (3, 3, 256)
-    assert (algo.policy_lr, algo.critic_lr, algo.batch_size) == (1e-4, 3e-4, 256)
-    assert (algo.samples, algo.temperature, algo.max_backup) == (10, 1.0, "off")
-    assert (algo.log_std_multiplier, algo.log_std_min, algo.log_std_max) == (None, -5.0, 2.0)
-    assert (algo.order, algo.init, algo.bc_steps) == ("in_turn", "torch", 39_999)
-    assert algo.backup_entropy and algo.tune_alpha and not algo.data.normalize_states
-
-
-def test_the_table_of_edac_is_the_benchmarks():
-    cfg = composed("algo=edac_neorl2", "algo.critics=50", "algo.eta=5")
-    assert (cfg.steps, cfg.eval.every, cfg.eval.episodes) == (3_000_000, 3_000_000, 1_000)
-    algo = cfg.algo
-    assert (algo.critics, algo.eta, algo.hidden_layers, algo.hidden_width) == (50, 5.0, 3, 256)
-    assert (algo.policy_lr, algo.critic_lr, algo.alpha_lr, algo.alpha_max) == (1e-4, 3e-4, 1e-4, 1)
-    assert (algo.log_std_min, algo.log_std_max, algo.batch_size) == (-5.0, 2.0, 256)
-    assert (algo.order, algo.init) == ("critic_last", "neorl2")
-    cfg = cell("edac_neorl2", "neorl2/Simglucose")
-    assert not cfg.algo.data.normalize_states  # which algo=edac does there
 
 
 @pytest.mark.parametrize(("name", "label"), GRIDS)
@@ -317,38 +273,27 @@ def files(tmp_path, monkeypatch):
         )
 
 
-SETTINGS = {
-    "bc_neorl2": (bc_neorl2, {"validate_every": 10, "lr": 1e-2}),
-    "td3_bc_neorl2": (td3_bc_neorl2, {}),
-}
-
-
-def job(root, name: str, steps: int = 80, **others) -> Config:
-    module, own = SETTINGS[name]
+def job(root, steps: int = 80, **others) -> Config:
     often = {"eval": Eval(episodes=0), "log_every": 10, "save_every": 20}
     cell = {"task": "neorl2/DMSD", "root": str(root), "compile": "off", "device": "cpu"}
-    algo = module.Config(hidden_width=8, batch_size=8, **own | others)
-    return Config(algo=algo, steps=steps, **often, **cell)
+    own = {"hidden_width": 8, "batch_size": 8, "validate_every": 10, "lr": 1e-2} | others
+    return Config(algo=bc_neorl2.Config(**own), steps=steps, **often, **cell)
 
 
 @pytest.mark.filterwarnings("ignore:.*not the released")
-@pytest.mark.parametrize("name", SETTINGS)
-def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path, files, name):
-    goes_on(job(tmp_path, name), tmp_path, (36,), (0, 4))
+def test_a_run_that_validates_ends_stopped_and_resumed_as_an_unbroken_one(tmp_path, files):
+    goes_on(job(tmp_path), tmp_path, (36,), (0, 4))
 
 
 @pytest.mark.filterwarnings("ignore:.*not the released")
 def test_validation_leaves_training_alone_and_needs_a_whole_epoch(tmp_path, files):
-    states = [
-        state_of(run(job(tmp_path / str(every), "bc_neorl2", validate_every=every)))
-        for every in (0, 10)
-    ]
+    states = [state_of(run(job(tmp_path / str(every), validate_every=every))) for every in (0, 10)]
     policies = [flatten(state["agent"]["policy"]) for state in states]
     assert policies[0] == policies[1]
     steps = states[1]["agent"]["chosen"]["step"]
     assert (steps % 10 == 0).all() and (steps > 0).all()
     with refused("validate_every=10 steps=5"):
-        run(job(tmp_path / "short", "bc_neorl2", steps=5))
+        run(job(tmp_path / "short", steps=5))
 
 
 FOLDERS_OF_BEFORE = [
