@@ -114,15 +114,26 @@ def train(cfg: Config, run: Run) -> None:
         run, cfg.data, cfg.batch_size, best=cfg.best, best_discount=cfg.best_discount
     )
     agent = ValidatedBC(cfg, run.spec(buffer, normalizer))
-    held_out = preprocessing.held_out(run) if every else ()
+    validation = held_out(run) if every else ()
     update = compile.captured(agent.update, run.mode)
     for step in run.steps(agent=agent, buffer=buffer):
         metrics = update(buffer.sample())
         if every and step % every == 0:
-            agent.validate(step, *held_out)
+            agent.validate(step, *validation)
         run.log(step, metrics)
         run.evaluate(step, agent.act)
         run.save(step)
+
+
+def held_out(run: Run) -> tuple[Tensor, Tensor]:
+    """Returns observations `(N, O)` and actions `(N, A)` of the task's validation file, as recorded.
+
+    Raises:
+        CorerlError: the collection has no such file.
+    """
+    dataset = run.task.load("val")
+    arrays = (dataset.observations, dataset.actions)
+    return tuple(torch.from_numpy(array).to(run.device) for array in arrays)
 
 
 if __name__ == "__main__":

@@ -193,9 +193,7 @@ def _demand(interval: str) -> str:
 class Eval(Settings):
     prefix: ClassVar[str] = "eval."
 
-    every: int = positive(
-        5_000
-    )  # updates between evaluations (the last update is always evaluated)
+    every: int = positive(5_000)  # updates between evaluations, besides that of the last update
     episodes: int = at_least(0, 10)  # episodes per seed and evaluation (0: no evaluation)
     later: bool = added(False)  # saves policies for `corerl evaluate RUN --pending` to play
 

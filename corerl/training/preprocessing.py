@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from corerl.buffers.replay import OfflineBuffer
 from corerl.config import Settings, added, group, one_of, positive, require, within
@@ -47,12 +45,8 @@ class Preprocess(Settings):
     end_reward: float | None = added(None)  # recorded reward that marks terminal steps (null: none)
     normalize_states: bool = False  # states become (s - mean) / (std + 1e-3), also when acting
 
-    weighting: str = added(  # uniform | return, advantage (prefer good episodes) | top (best only)
-        one_of(*WEIGHTINGS)
-    )
-    weighting_alpha: float = added(  # temperature of weighting=return, advantage (near 0: best)
-        positive(0.1)
-    )
+    weighting: str = added(one_of(*WEIGHTINGS))  # uniform | return, advantage (good) | top (best)
+    weighting_alpha: float = added(positive(0.1))  # temperature of return, advantage (near 0: best)
     weighting_share: float = added(within(0.1, "(0, 1]"))  # share of best episodes if weighting=top
 
     rewards: str = added(one_of(*REWARDS))  # data (recorded) | seabo, otr, uds (by demonstrations)
@@ -166,17 +160,6 @@ def load_demonstrations(
 def ended(dataset: Dataset, data: Preprocess) -> Dataset:
     """Returns the dataset with the ends of episodes that `end_reward` makes, where it is set."""
     return dataset if data.end_reward is None else dataset.ended_by(data.end_reward)
-
-
-def held_out(run: Run) -> tuple[Tensor, Tensor]:
-    """Returns observations `(N, O)` and actions `(N, A)` of the task's validation file, as recorded.
-
-    Raises:
-        CorerlError: the collection has no such file.
-    """
-    dataset = run.task.load("val")
-    arrays = (dataset.observations, dataset.actions)
-    return tuple(torch.from_numpy(array).to(run.device) for array in arrays)
 
 
 def _warn_of_saturation(dataset: Dataset, data: Preprocess) -> None:
