@@ -92,8 +92,7 @@ class Config(sac.Config):
     def __post_init__(self):
         super().__post_init__()
         require(
-            (self.reward.seed, self.reward.stop_accuracy, self.reward.steps)
-            == (None, 1.0, Markov.steps),
+            self.reward.seed is None and self.reward.stop_accuracy == 1.0,
             "algo.reward.seed, .stop_accuracy and .steps are for offline labels. Leave them out, and set "
             "algo.queries.stop_accuracy and algo.queries.epochs",
         )

@@ -177,8 +177,8 @@ def _settings(name: str, given: list[str]) -> dict[str, Any]:
     if not given:
         return {}
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(config), OmegaConf.from_dotlist(given))
-        made = OmegaConf.to_object(merged)
+        values = OmegaConf.from_dotlist([f"algo.{text}" for text in given])
+        made = OmegaConf.to_object(OmegaConf.merge({"algo": config}, values).algo)
     except OmegaConfBaseException as error:
         raise CorerlError(sentence(error)) from error
     return {key: getattr(made, key) for key in keys}

@@ -325,7 +325,7 @@ def test_what_cannot_be_asked_raises_an_error(tmp_path, changes, words):
         run(job(tmp_path, **changes))
 
 
-@pytest.mark.parametrize("setting", [{"seed": 0}, {"stop_accuracy": 0.9}, {"steps": 10}])
+@pytest.mark.parametrize("setting", [{"seed": 0}, {"stop_accuracy": 0.9}])
 def test_settings_of_offline_labels_are_refused(setting):
     with refused("algo.reward.seed .stop_accuracy .steps algo.queries.epochs"):
         pebble.Config(reward=Markov(**{"stop_accuracy": 1.0, "seed": None} | setting))

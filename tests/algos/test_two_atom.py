@@ -157,7 +157,7 @@ def play(root, task: str, **own) -> Run:
 def test_a_run_prints_the_atoms_and_plays_the_policy(tmp_path, capsys):
     run = play(tmp_path, "risk/coins", objective="risky")
     printed = capsys.readouterr().out
-    assert "risky policy among those with the largest mean, 2\n" in printed
+    assert "risky policy among those with the largest mean return, 2\n" in printed
     assert "two atoms at tau 0.25: low 1.259259259, high 2.24691358\n" in printed
     assert "exact distribution: low 0.75 (static CVaR), high 2.416666667" in printed
     solution = json.loads((run.directory / "solution.json").read_text())
