@@ -195,7 +195,8 @@ def test_a_run_stopped_and_resumed_ends_as_an_unbroken_one(tmp_path, name, monke
     cfg = tiny.settings(name)
     cfg = replace(cfg, save_every=20, log_every=10, device="cpu", compile="off")
     first, _ = cfg.algo.first_phase()
-    stops = [*([first - 1, first] if first else []), 36]
+    stride, _ = cfg.algo.steps_multiple()
+    stops = [*([first - stride, first] if first else []), 36]
     goes_on(replace(cfg, eval=replace(cfg.eval, episodes=1)), tmp_path, stops, (0, 4))
     assert "checkpoints do not save" not in capsys.readouterr().err
 
