@@ -11,7 +11,7 @@ completing the square shows. On a task that never ends, every Q rises by eta / (
 compare as before. A larger reward is caution rather than curiosity (algos/rrs.py).
 
     python algos/mex.py task=gym/Pendulum-v1 steps=10000 algo.optimism=policy seeds=3
-    corerl train -m algo=mex,td3 task=gym/MountainCarContinuous-v0 algo.optimism=policy algo.eta=0.1 seeds=5
+    corerl train algo=mex task=gym/MountainCarContinuous-v0 algo.optimism=policy algo.eta=0.1 seeds=5
 
 Differences from the paper and the authors' code (agentification/MEX at 3125f9c, MEX_MF/IO.py):
  1. The paper's maximum is over actions at the first state of an episode. The code takes the batch's states

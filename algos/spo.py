@@ -18,7 +18,7 @@ With `model.dimension=2` the teacher answers `model.budget` questions. A general
 the answers and compares all episodes (corerl/preferences/general.py). This is `algo=spo_general`. With
 `model.dimension=1` the model is a reward.
 
-    corerl train -m algo=spo_general task=risk/three-corners algo.model.dimension=1,2 steps=20000 seeds=5
+    corerl train -m algo=spo task=risk/three-corners algo.model.dimension=1,2 steps=20000 seeds=5
 
 Our reading. The abstract could be read, and there is no public code.
  1. The queue has ten episodes, and none of the episode itself. While it is empty, R is 1/2.
