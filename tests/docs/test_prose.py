@@ -1,5 +1,7 @@
 """Pages read at first sight: short sentences, no semicolons, the field's words."""
 
+import re
+
 import prose
 import pytest
 from blocks import ROOT
@@ -15,6 +17,17 @@ PAGES += ["results/published/README.md"]
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_reads_at_first_sight(page):
     assert list(prose.problems((ROOT / page).read_text(encoding="utf-8"))) == []
+
+
+AFTER_A_LIST = re.compile(
+    r"^(?:[-*]|\d+\.) .*\n(?: +\S.*\n|(?:[-*]|\d+\.) .*\n)*\n {4}\S", re.MULTILINE
+)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_commands_are_indented_after_a_list(page):
+    """Markdown takes them for a paragraph of the last item. A fence keeps their lines."""
+    assert AFTER_A_LIST.findall((ROOT / page).read_text(encoding="utf-8")) == []
 
 
 @pytest.mark.parametrize(
