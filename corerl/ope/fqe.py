@@ -46,9 +46,9 @@ class Settings(config.Settings):
     layer_norm: bool = False  # LayerNorm after every hidden activation
     polyak: float = within(0.01, "(0, 1]")  # share of new weights in targets, every update
     discount: float = 0.99  # discount of the estimated return
-    horizon: int | None = within(
+    horizon: int | None = within(  # steps that count in each episode (null: no limit)
         None, "[1, 1e12]"
-    )  # steps that count in each episode (null: no limit)
+    )
     critics: int = positive(1)  # critics per policy (their values are averaged)
     seed: int = 0  # seed of initial weights and batches
 

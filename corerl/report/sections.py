@@ -35,9 +35,7 @@ class Section:
     efficiency: pd.DataFrame | None = None  # the aggregate at every step that all seeds evaluated
     improvement: pd.DataFrame | None = None
     tables: list[Table] = field(default_factory=list)
-    others: list[Table] = field(
-        default_factory=list
-    )  # published numbers of algorithms that were not run
+    others: list[Table] = field(default_factory=list)  # published numbers of other algorithms
     notes: list[str] = field(default_factory=list)
     returns: pd.DataFrame | None = None  # return of every episode, if risk is shown (risk.py)
     folder: str = ""  # folder of its files, and its anchor on the page

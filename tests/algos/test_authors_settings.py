@@ -59,7 +59,7 @@ def value_of(text: str) -> object:
         return text
 
 
-@pytest.mark.parametrize(("table", "task", "settings"), rows())
+@pytest.mark.parametrize(("table", "task", "settings"), list(rows()))
 def test_a_cell_is_as_its_authors_ran_it(table, task, settings):
     cfg = cell(table, task)
     for setting in settings.split():
