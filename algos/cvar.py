@@ -276,6 +276,11 @@ def _policy(agent: CVaR, spec: Spec, seen: Tensor) -> tuple[EpsilonGreedy, Stock
 
 def train(cfg: Config, run: Run) -> None:
     experience = Experience(cfg.data, run, cfg.batch_size, cfg.discount)
+    require(
+        experience.envs.longest == 1 or not cfg.stocked,
+        f"The steps of {run.task.id} have durations, which algo.objective=static does not support. Choose "
+        "another objective, such as algo.objective=distortion",
+    )
     spec = run.spec(experience, steps=run.cfg.steps // cfg.data.train_every)
     agent = CVaR(cfg, spec)
     policy, stocks = _policy(agent, spec, experience.envs.look())

@@ -93,6 +93,11 @@ class Config(MLPSettings):
             "algo.data.return_range=true scales rewards by the dataset's returns, but the environment's "
             "rewards need a fixed scale. Use algo.data.reward_scale",
         )
+        require(
+            self.data.rewards == "data",
+            f"algo.data.rewards={self.data.rewards} replaces the dataset's rewards, but the policy follows "
+            "the environment's rewards. Leave algo.data.rewards out",
+        )
 
 
 class Stocks(nn.Module):

@@ -48,8 +48,8 @@ paper's abstract and this code, so a column for the paper is missing. Difference
     the loss of kl
 12  ReCOIL's data      hides expert episodes among poor ones     as it comes               data.expert
 
-ReCOIL's column is a copy of its code (chufanchen/ReCOIL at c88ba6d). Its README leaves lambda to the paper's
-tables, which we had not, so ours is the default of the code.
+ReCOIL's column is a copy of its code (chufanchen/ReCOIL at c88ba6d). Its lambda and its settings for
+other tasks are the README's and its tables' (configs/recoil.yaml).
 
 With lambda = 1 (Gym's command) the loss is flat where V is above every sampled Q, so V is a maximum. This
 includes Q at the uniform actions.

@@ -43,6 +43,7 @@ Where the mean of e^d - 1 is not positive, sqrt_chi2 takes e^d - 1 itself, as th
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -240,6 +241,10 @@ class Proxies(Stateful):
         self.sum += torch.from_numpy(played.next_observations[:, -1].copy())
         self.last.copy_(torch.where(over, self.sum, self.last))
         self.sum *= ~over
+
+    def end_episodes(self, seeds: np.ndarray, reached: np.ndarray) -> None:
+        """Drops the sums of these seeds' running episodes `(S,)` bool, which cannot continue."""
+        self.sum[torch.from_numpy(seeds)] = 0
 
 
 if __name__ == "__main__":

@@ -166,21 +166,26 @@ def fit(
 ) -> Tensor:
     """Fits the reward for a session and returns the accuracy `(S,)` of each seed's last epoch.
 
-    A seed learns no more after an epoch above `stop_accuracy`. A `world` model says which steps matter.
+    An epoch of a seed has a batch for every `batch_size` of its answers. A seed learns no more after an
+    epoch above `stop_accuracy`, and nothing without answers. A `world` model says which steps matter.
+    `uniforms` are of an epoch, `(S, batches, M * B)`, enough for the whole budget.
     """
+    batches = torch.ceil(answers.count / reward.cfg.batch_size)
+    learning, longest = batches > 0, int(batches.max())
+    accuracy = torch.zeros_like(batches)
+    if not longest:
+        return accuracy
     importance = world and world.importance(*answers.pairs())
-    going = reward.stopping.going
-    going.fill_(True)
-    batches = math.ceil(int(answers.count.max()) / reward.cfg.batch_size)
-    accuracy = torch.zeros_like(going, dtype=torch.float32)
     for _ in range(cfg.epochs):
-        found = [
-            step(answers.draw(uniforms.next(), importance))["reward_accuracy"].clone()
-            for _ in range(batches)  # a graph's next call overwrites what it returned
-        ]
-        accuracy = torch.where(going, torch.stack(found).mean(0), accuracy)
-        going &= accuracy <= cfg.stop_accuracy
-        if not going.any():
+        total = torch.zeros_like(batches)
+        for number, drawn in enumerate(uniforms.next().unbind(1)[:longest]):
+            going = learning & (number < batches)
+            reward.stopping.going.copy_(going)
+            found = step(answers.draw(drawn, importance))["reward_accuracy"]
+            total += torch.where(going, found, 0.0)
+        accuracy = torch.where(learning, total / batches, accuracy)
+        learning &= accuracy <= cfg.stop_accuracy
+        if not learning.any():
             break
     return accuracy
 
@@ -188,14 +193,12 @@ def fit(
 class Teaching(Stateful):
     """The sessions of a run: when they are, what is asked, and the reward's fit."""
 
-    def __init__(self, cfg: Config, run: Run, agent: PEBBLE, replay: ReplayBuffer):
-        self._cfg, self._run, self._agent, self._replay = cfg, run, agent, replay
+    def __init__(self, cfg: Config, run: Run, agent: PEBBLE):
+        self._cfg, self._run = cfg, run
         sizes = (agent._spec.observation_dim, agent._spec.action_dim)
         self.answers = Answers(cfg.queries, sizes, len(run.seeds), run.device)
         self.trail = Trail(len(run.seeds), min(cfg.queries.memory, run.cfg.steps, cfg.capacity))
         self.accuracy = torch.zeros(len(run.seeds), device=run.device)
-        self._since = cfg.first_session
-        self._uniforms = run.uniform("answers", cfg.reward.members * cfg.reward.batch_size)
         self._step = compile.captured(agent.reward.update, run.mode)
         self.world = None
         if cfg.reward.prior:
@@ -211,33 +214,38 @@ class Teaching(Stateful):
             after >= 0 and after % self._cfg.queries.every == 0 and asked < self._cfg.queries.budget
         )
 
-    def ask(self, step: int) -> None:
-        """Asks, and fits the reward to all answers so far."""
+    def ask(self, step: int, agent: PEBBLE, replay: ReplayBuffer) -> None:
+        """Asks, and fits the agent's reward to all answers so far."""
         cfg, seeds = self._cfg.queries, self._run.seeds
         session = int(self.answers.sessions)
         count = cfg.count(step, self._run.cfg.steps, int(self.answers.asked))
-        parts = (self.trail, self._replay, self._agent.reward)
+        parts = (self.trail, replay, agent.reward)
         questions = asking.choose(cfg, *parts, count, seeds, session)
         if cfg.teacher == "person":
             from corerl.preferences.person import ask
 
-            labels = ask(self._run, questions, self._agent._spec.observation_dim, session)
+            labels = ask(self._run, questions, agent._spec.observation_dim, session)
         else:
             labels = asking.answered(cfg, questions, self.trail, seeds, session)
         self.answers.add(questions.segments, labels)
-        if not int(self.answers.count.min()):  # all of a seed's were skipped
-            require(
-                int(self.answers.asked) < cfg.budget,
-                f"All {cfg.budget} questions of a seed were skipped, so no reward can be learned. Raise "
-                "algo.queries.budget, lower algo.queries.skip, or answer some questions",
-            )
-            return
+        require(
+            int(self.answers.asked) < cfg.budget or int(self.answers.count.min()) > 0,
+            f"All {cfg.budget} questions of a seed were skipped, so no reward can be learned. Raise "
+            "algo.queries.budget, lower algo.queries.skip, or answer some questions",
+        )
         if self.world:
-            parts = (self.trail, self._replay, self._cfg.world)
+            parts = (self.trail, replay, self._cfg.world)
             for windows in asking.windows(cfg, *parts, seeds, session):
                 self.world.update(windows)
-        fitted = (self._agent.reward, self.answers, self._step, self._uniforms)
-        self.accuracy.copy_(fit(cfg, *fitted, self.world))
+        # Of this session alone, and as many in each epoch: a seed reads as far as the seeds beside it.
+        size, members = self._cfg.reward.batch_size, self._cfg.reward.members
+        epoch = (math.ceil(cfg.budget / size), members * size)
+        uniforms = self._run.uniform(f"answers {session}", *epoch, block=1)
+        self.accuracy.copy_(fit(cfg, agent.reward, self.answers, self._step, uniforms, self.world))
+
+    def end_episodes(self, seeds: np.ndarray, reached: np.ndarray) -> None:
+        """Ends these seeds' running episodes in the trail."""
+        self.trail.end_episodes(seeds)
 
     def metrics(self) -> dict[str, Tensor]:
         """Returns how many answers there are, and the last accuracy, `(S,)` each."""
@@ -254,7 +262,7 @@ def train(cfg: Config, run: Run) -> None:
     noise = run.normal("noise", 2, cfg.batch_size, envs.action_dim)
     exploration = run.normal("exploration", 1, envs.action_dim)
     uniform = run.uniform("random actions", 1, envs.action_dim)
-    teaching = Teaching(cfg, run, agent, replay)
+    teaching = Teaching(cfg, run, agent)
     met = torch.zeros((), device=run.device)
     update = compile.captured(agent.update, run.mode)
     explore_update = compile.captured(agent.explore_update, run.mode)
@@ -273,7 +281,7 @@ def train(cfg: Config, run: Run) -> None:
             actions = explore(envs.look(), exploration.next())
         actions = envs.receive(actions)
         if teaching.due(step):
-            teaching.ask(step)
+            teaching.ask(step, agent, replay)
             if step == cfg.first_session:
                 agent.reset_critics()
                 for _ in range(cfg.reset_updates):

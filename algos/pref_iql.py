@@ -123,7 +123,7 @@ def build(cfg: Config, spec: Spec) -> PrefIQL:
 def train(cfg: Config, run: Run) -> None:
     waits, _ = cfg.first_phase()
     policy_steps = run.cfg.policy_steps()
-    compared, buffer, normalizer = loading.load(cfg, run, rankings=True)
+    compared, buffer, normalizer = loading.load(cfg, run, rankings=True, timed=cfg.replay)
     reward, segments = markov(run, cfg.reward, compared, crop=cfg.crop, crop_alike=True)
     if not cfg.replay and cfg.reward.seed is not None:
         size = segments.batch_size  # the batches of `segments` are the same for all seeds

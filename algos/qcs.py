@@ -45,7 +45,7 @@ from corerl.algos.dt import DT, facts, parts
 from corerl.algos.iql import IQL
 from corerl.buffers.replay import Batch, OfflineBuffer
 from corerl.buffers.sequences import ContextWindow, Windows
-from corerl.config import at_least, group, one_of, positive, within
+from corerl.config import added, at_least, group, one_of, positive, within
 from corerl.data.dataset import Dataset
 from corerl.data.tasks import Task
 from corerl.nn import compile, networks, optim, transformer
@@ -91,6 +91,7 @@ class Config(dt.Config):
     best_score: float = 100.0  # Q has weight min_q in episodes with at least this score
     min_q: float = at_least(0, 0.0)  # smallest weight of Q
     critic: Critic = group(Critic)
+    normalize_states: bool = added(True)  # gives the policy's states mean 0, standard deviation 1
 
     layers: int = positive(4)
     heads: int = positive(2)
@@ -216,7 +217,7 @@ build = QCS
 def train(cfg: Config, run: Run) -> None:
     policy_steps = run.cfg.policy_steps()
     labels = partial(q_weights, cfg, run.task)
-    dataset, buffer, normalizer = load_windows(cfg, run, labels)
+    dataset, buffer, normalizer = load_windows(cfg, run, labels, cfg.normalize_states)
     rewards = preprocessing.Preprocess(reward_shift=cfg.critic.reward_shift)
     other = partial(OfflineBuffer, purpose="critic's batch")
     transitions, _ = preprocessing.load(run, rewards, cfg.critic.batch_size, kind=other)

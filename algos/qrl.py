@@ -25,6 +25,7 @@ Ours is OGBench's code (seohongpark/ogbench at 1d41409), which made the publishe
                         fades, as in the giant mazes
  3  discount            plays no part; it shapes the goals' law   -
  4  phi                 learns from the dynamics' loss, too       paper: apart
+                        (there is none with `actor_loss=awr`)
  5  random steps        the distance becomes that of luck         paper: deterministic
  6  groups              of 8 intervals, `quasimetric=iqe`         mrn
 """
@@ -86,14 +87,17 @@ class QRL(PolicyActing):
         options, device = cfg.value_options, spec.device
         distance = Quasimetric([sizes.state, *ends], cfg.quasimetric, spec.rngs, **options)
         self.distance = distance.to(device)
-        inputs = [cfg.latent_dim + sizes.action, *ends]
-        self.dynamics = MLP(inputs, spec.lead, spec.rngs, **options).to(device)
+        self.dynamics = None
+        if cfg.actor_loss == "ddpg_bc":
+            inputs = [cfg.latent_dim + sizes.action, *ends]
+            self.dynamics = MLP(inputs, spec.lead, spec.rngs, **options).to(device)
         self.log_lambda = Scalar(0.0, spec.seeds).to(device)
         self.policy = goals.policy(cfg, spec)
-        parts = (self.distance, self.log_lambda, self.dynamics, self.policy)
-        self.optimizers = [optim.Adam(part.parameters(), cfg.lr) for part in parts]
-        self._distance_step = GradientStep(self.distance_loss, self.optimizers[:3], spec.mode)
-        self._policy_step = GradientStep(self.policy_loss, self.optimizers[3], spec.mode)
+        parts = [self.distance, self.log_lambda, self.dynamics, self.policy]
+        self.optimizers = [optim.Adam(part.parameters(), cfg.lr) for part in parts if part]
+        *values, policy = self.optimizers
+        self._distance_step = GradientStep(self.distance_loss, values, spec.mode)
+        self._policy_step = GradientStep(self.policy_loss, policy, spec.mode)
 
     # Losses. Batch fields are (S, B, ...); each loss is (S,).
 
@@ -108,10 +112,13 @@ class QRL(PolicyActing):
         over = (step - 1).relu().square().mean(-1)
         price = self.log_lambda().exp()
         bound = price.detach() * over + price * (self.cfg.eps - over.detach())
+        metrics = {"distance": far.mean(-1), "step_length": step.mean(-1), "lambda": price}
+        metrics |= {"push": push}
+        if self.dynamics is None:
+            return push + bound, metrics
         foreseen = self._ahead(here, batch.actions)
         dynamics = (distance(after, foreseen) + distance(foreseen, after)).mean(-1) / 2
-        metrics = {"distance": far.mean(-1), "step_length": step.mean(-1), "lambda": price}
-        return push + bound + dynamics, metrics | {"push": push, "dynamics_loss": dynamics}
+        return push + bound + dynamics, metrics | {"dynamics_loss": dynamics}
 
     def policy_loss(self, batch: GoalBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Goes where the dynamics come nearest to the goal, or imitates steps that come nearer."""

@@ -20,8 +20,9 @@ is the last network's. For a task with a finite MDP the run prints the effective
 Differences from the authors' code (cassidylaidlaw/effective-horizon at 54051f9, sb3/algorithms/sqirl.py):
  1. An iteration learns from its own episodes. There the rows of earlier ones stay in the replay.
  2. An iteration makes `updates` steps on rows drawn with replacement. There it is epochs over the rows.
- 3. The losses of the k heads are added. There a running mean of each can divide it.
+ 3. The losses of the k heads are added. There a running mean of each divides it.
  4. A Huber loss, atoms and an average of weights are left out, which are off there by default.
+ 5. The rate is 1e-3, there 1e-4. An iteration has 20 episodes, there as many as are set for each game.
 """
 
 from dataclasses import dataclass

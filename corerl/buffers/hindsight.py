@@ -16,7 +16,7 @@ from corerl import seeding
 from corerl.buffers.mixed_replay import EpisodeReplay
 from corerl.buffers.replay import Batch
 from corerl.config import require
-from corerl.data.observations import Flat, wrapper
+from corerl.data.observations import Flat, History, wrapper
 
 
 class HindsightReplay(EpisodeReplay):
@@ -95,6 +95,11 @@ def goal_columns(env: gymnasium.Env) -> tuple[slice, slice, Callable]:
     Raises:
         CorerlError: the environment has none.
     """
+    require(
+        wrapper(env, History) is None,
+        "algo.hindsight replaces the goal of one observation, but with history each of the latest "
+        "observations has a goal. Set history=1 or algo.hindsight=0",
+    )
     flat, reward = wrapper(env, Flat), getattr(env.unwrapped, "compute_reward", None)
     parts = {} if flat is None else flat.parts
     require(

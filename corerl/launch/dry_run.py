@@ -146,7 +146,7 @@ def _fitness(cfg: Config) -> tuple[str, str]:
     try:
         task = tasks.of(cfg)
         checks.check_steps(cfg)
-        spaces.check_goals(cfg.algo, "the task", task.goal_tasks > 0)
+        spaces.check_goals(cfg.algo, "the task", task.goal_tasks > 0, cfg.history)
     except CorerlError as error:
         return str(error), ""
     evaluates = cfg.eval.episodes > 0 and checks.needs_simulator(cfg)

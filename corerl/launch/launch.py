@@ -106,7 +106,7 @@ def prepare(cfg: Config, device: torch.device) -> list[list[int]]:
     require(not lacks_data(cfg.algo, task), f"{task.id} has {NO_DATA}")
     if task.has_env and needs_simulator(cfg):
         check_simulator(cfg, task)
-    spaces.check_goals(cfg.algo, task.id, task.goal_tasks > 0)
+    spaces.check_goals(cfg.algo, task.id, task.goal_tasks > 0, cfg.history)
     cell = cell_directory(cfg)
     continue_shorter(cfg)
     for stray in strays(cell):

@@ -91,6 +91,10 @@ class Trail(Stateful):
         self.over[:, place] = torch.from_numpy(step.terminated | step.truncated)
         self.added += 1
 
+    def end_episodes(self, seeds: np.ndarray) -> None:
+        """Ends the running episodes of these seeds `(S,)` bool at their latest step."""
+        self.over[torch.from_numpy(seeds), (int(self.added) - 1) % self.over.shape[1]] = True
+
     def latest(self) -> tuple[np.ndarray, np.ndarray, int]:
         """Returns rewards and ends `(S, n)` in the order of time, and the number of the first step."""
         added, size = int(self.added), self.rewards.shape[1]

@@ -106,11 +106,12 @@ def prepared(
 
 
 def load(
-    cfg: Any, run: Run, rankings: bool = False
+    cfg: Any, run: Run, rankings: bool = False, timed: bool = False
 ) -> tuple[Comparisons, OfflineBuffer | None, Normalizer]:
     """Loads the comparisons, the dataset beside them where `cfg.replay`, and the policy's normaliser.
 
-    `rankings` as for `comparisons`. Labels that are missing show before the dataset is read.
+    `rankings` as for `comparisons`. Labels that are missing show before the dataset is read. Steps may have
+    durations where the caller is `timed`: those of a comparison's segments are not kept.
     """
     compared = comparisons(run, cfg.preferences, cfg.data.clip_actions, rankings)
     require(
@@ -119,6 +120,8 @@ def load(
     )
     buffer, normalizer = None, None
     refuse_recorded(cfg.data)
+    if not timed and (cfg.replay or cfg.preferences.source == "teacher"):
+        preprocessing.check_durations(cfg, run.dataset(), timed=False)
     if cfg.replay:
         buffer, normalizer = preprocessing.load(run, cfg.data, cfg.batch_size)
     compared, normalizer = prepared(run, compared, cfg.data, normalizer)

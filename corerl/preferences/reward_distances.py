@@ -81,6 +81,8 @@ def _learned(agent: Loaded, parts: dict[str, Any], dataset: Dataset, t: Transiti
         if reward is getattr(learner, "reward", None):  # it saw what the policy sees
             observations = learner.normalizer.of_array(observations)
         members = reward.rewards(observations, rows.actions)
+        if reward.cfg.ensemble != "mean":
+            return reward.combined(members).cpu().numpy()
         return ensemble_mean(members, getattr(cfg, "ensemble_normalization", False)).cpu().numpy()
     if reward is not None:
         return reward.rewards(rows).cpu().numpy()

@@ -7,13 +7,13 @@ exp(score) / sum exp(score). A Markovian reward sees one step at a time: `Markov
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from corerl import seeding
@@ -109,8 +109,12 @@ class MarkovReward(Stateful):
         lead = (spec.seeds, cfg.members)
         options = {"init": INITS[cfg.init], "activation": ACTIVATIONS[cfg.activation]}
         self.network = networks.MLP(sizes, lead, spec.rngs, **options).to(spec.device)
-        self.optimizer = optim.Adam(self.network.parameters(), cfg.lr)
         self.stopping = Stopping(spec.seeds, spec.device)
+        self.optimizer = (
+            optim.Adam(self.network.parameters(), cfg.lr)
+            if cfg.stop_accuracy is None
+            else PausingAdam(self.network.parameters(), cfg.lr, self.stopping.going)
+        )
         self._step = GradientStep(self.loss, self.optimizer, spec.mode)
 
     def __call__(self, inputs: Tensor) -> Tensor:
@@ -140,13 +144,9 @@ class MarkovReward(Stateful):
 
     def update(self, pairs: Pairs) -> dict[str, Tensor]:
         """Takes one step. A seed that has stopped does not move."""
-        limit = self.cfg.stop_accuracy
-        if limit is None:
-            return self._step(pairs)
-        before = [p.detach().clone() for p in self.optimizer.parameters]
-        metrics = self._step(pairs)
-        keep_where(self.stopping.going, self.optimizer.parameters, before)
-        self.stopping.look(metrics["reward_accuracy"], self._epoch, limit)
+        metrics, limit = self._step(pairs), self.cfg.stop_accuracy
+        if limit is not None:
+            self.stopping.look(metrics["reward_accuracy"], self._epoch, limit)
         return metrics
 
     def rewards(self, observations: np.ndarray, actions: np.ndarray) -> Tensor:
@@ -205,6 +205,31 @@ class Stopping:
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         for mine, name in ((self.going, "going"), (self._sum, "sum"), (self._count, "count")):
             mine.copy_(state[name])
+
+
+class PausingAdam(optim.Adam):
+    """Adam that steps seeds where `going` `(S,)` is true. The others keep their moments and counts, too.
+
+    Otherwise the next step of a seed that pauses would depend on the seeds beside it.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], lr: float, going: Tensor):
+        super().__init__(parameters, lr)
+        self._going, self._count = going, torch.zeros(len(going), device=going.device)
+
+    @torch.no_grad()
+    def step(self, grads: Sequence[Tensor]) -> None:
+        beta1, beta2, eps = (self._options[name] for name in ("beta1", "beta2", "eps"))
+        self._count.add_(self._going)
+        bias1, bias2 = (-torch.expm1(self._count * math.log(beta)) for beta in (beta1, beta2))
+        for p, g, mean, square in zip(
+            self.parameters, grads, self._means, self._squares, strict=True
+        ):
+            seed = (-1, *[1] * (p.ndim - 1))
+            m, s = mean.lerp(g, 1 - beta1), square * beta2 + g.square() * (1 - beta2)
+            scale = (s / bias2.view(seed)).sqrt() + eps
+            new = p - self.lr * m / bias1.view(seed) / scale
+            keep_where(~self._going, (p, mean, square), (new, m, s))
 
 
 @torch.no_grad()

@@ -12,8 +12,8 @@ task's. What comes later sees the new rewards: scaling, weighting, and the best 
 
 What differs from the authors' code:
 
- 1  seabo  AntMaze's demonstration: theirs has the highest return divided by the distance of its first
-           state from the origin, ours the highest return
+ 1  seabo, AntMaze's demonstration: theirs has the highest return divided by the distance of its first
+    otr    state from the origin, ours the highest return
  2  seabo  the k-th neighbour is a setting of theirs, 1 in all runs; ours is the first
  3  otr    states are normalised by the whole dataset's statistics, theirs by those of the episodes so far
  4  uds    demonstrations of another task join the dataset
@@ -132,9 +132,10 @@ def seabo(dataset: Dataset, expert: Dataset, settings: Expert) -> np.ndarray:
         "algo.data.expert.compare=sa",
     )
     distances = cached(lambda: cKDTree(known).query(rows, workers=-1)[0], "nearest", rows, known)
-    size = dataset.actions.shape[1] if settings.per_size else 1
+    beta = 0.5 if settings.beta is None else settings.beta
+    decay = beta / (dataset.actions.shape[1] if settings.per_size else 1)
     rewards = np.zeros(len(dataset), np.float32)
-    rewards[kept] = _squashed(distances / size, settings, beta=0.5, scale=1.0)
+    rewards[kept] = _squashed(distances, decay, 1.0 if settings.scale is None else settings.scale)
     return rewards
 
 
@@ -145,12 +146,15 @@ def otr(dataset: Dataset, expert: Dataset, settings: Expert) -> np.ndarray:
     episodes = np.split(states, dataset.episode_ends[:-1])
     demonstrations = np.split(known, expert.episode_ends[:-1])
 
-    def costs() -> np.ndarray:
-        return np.concatenate([_cheapest(episode, demonstrations) for episode in episodes])
+    beta = 5.0 if settings.beta is None else settings.beta
+    decay = beta / (dataset.observations.shape[1] if settings.per_size else 1)
 
-    found = cached(costs, "transport", states, known, dataset.episode_ends, expert.episode_ends)
-    size = dataset.observations.shape[1] if settings.per_size else 1
-    return _squashed(found / size, settings, beta=5.0, scale=5.0)
+    def costs() -> np.ndarray:
+        return np.concatenate([_nearest(episode, demonstrations, decay) for episode in episodes])
+
+    ends = (dataset.episode_ends, expert.episode_ends)
+    found = cached(costs, f"transport {decay}", states, known, *ends)
+    return _squashed(found, decay, 5.0 if settings.scale is None else settings.scale)
 
 
 def transport_costs(states: np.ndarray, expert: np.ndarray) -> np.ndarray:
@@ -170,15 +174,14 @@ def transport_costs(states: np.ndarray, expert: np.ndarray) -> np.ndarray:
     return len(states) * u * ((kernel * cost) @ v)
 
 
-def _cheapest(episode: np.ndarray, demonstrations: list[np.ndarray]) -> np.ndarray:
+def _nearest(episode: np.ndarray, demonstrations: list[np.ndarray], decay: float) -> np.ndarray:
+    """Returns the costs to the demonstration that makes the largest sum of rewards."""
     costs = [transport_costs(episode, known) for known in demonstrations]
-    return min(costs, key=np.sum)
+    return max(costs, key=lambda cost: np.exp(-decay * cost).sum())
 
 
-def _squashed(distances: np.ndarray, settings: Expert, beta: float, scale: float) -> np.ndarray:
-    beta = beta if settings.beta is None else settings.beta
-    scale = scale if settings.scale is None else settings.scale
-    return (scale * np.exp(-beta * distances)).astype(np.float32)
+def _squashed(distances: np.ndarray, decay: float, scale: float) -> np.ndarray:
+    return (scale * np.exp(-decay * distances)).astype(np.float32)
 
 
 def _best(dataset: Dataset, episodes: int) -> np.ndarray:

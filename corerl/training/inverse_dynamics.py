@@ -92,8 +92,16 @@ def with_actions(dataset: Dataset, data: Any) -> Dataset:
         f"Only {int(known.sum())} episodes of {dataset.id} have actions, but algo.data.actions=inverse "
         "needs at least 2. Add actions to more episodes",
     )
-    arrays = (dataset.observations, dataset.next_observations, dataset.actions, dataset.unlabelled)
-    made = cached(lambda: fitted(dataset, cfg), f"inverse {cfg}", *arrays, dataset.episode_ends)
+    columns = (
+        "observations",
+        "next_observations",
+        "actions",
+        "unlabelled",
+        "has_next",
+        "episode_ends",
+    )
+    arrays = [getattr(dataset, name) for name in columns]
+    made = cached(lambda: fitted(dataset, cfg), f"inverse {cfg}", *arrays)
     error, actions = made[0, 0], made[1:]
     print(
         f"corerl: algo.data.actions=inverse fills in actions for {int(dataset.unlabelled.sum()):,} of "

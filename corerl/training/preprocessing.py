@@ -215,12 +215,14 @@ def vectors(run: Run, *, timed: bool = False) -> Dataset:
     dataset = run.dataset()
     spaces.check_data(run.cfg.algo, dataset)
     dataset = inverse_dynamics.with_actions(dataset, run.cfg.algo.data)
-    if dataset.durations is not None:
-        _check_knows_durations(run.cfg.algo, dataset, timed)
+    check_durations(run.cfg.algo, dataset, timed)
     return dataset
 
 
-def _check_knows_durations(algo: Any, dataset: Dataset, timed: bool) -> None:
+def check_durations(algo: Any, dataset: Dataset, timed: bool) -> None:
+    """Raises CorerlError where steps have durations that the algorithm, or its phase, does not mind."""
+    if dataset.durations is None:
+        return
     instead = ". Choose an algorithm such as iql, dqn_offline or bcq_discrete"
     if timed:
         instead = f" with algo.phase={algo.phase}. Use algo.phase=offline"

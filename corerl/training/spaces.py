@@ -31,8 +31,16 @@ def check(algo: Settings, task: str, observations: Space, actions: Space) -> Non
     _check_shape(algo, task, shape, f"observations of {observations}")
 
 
-def check_goals(algo: Settings, task: str, has_goals: bool) -> None:
-    """Raises CorerlError where an algorithm needs goals and a task has none, or the reverse."""
+def check_goals(algo: Settings, task: str, has_goals: bool, history: int) -> None:
+    """Raises CorerlError where an algorithm needs goals and a task has none, or the reverse.
+
+    Several latest observations (`history`) are refused beside goals. The environment shows its goal with each
+    of them, and the data shows one goal beside them all.
+    """
+    require(
+        history == 1 or not has_goals,
+        f"history={history} is not possible, because {task} has goals. Set history=1",
+    )
     require(
         has_goals or not algo.knows_goals,
         f"{algo.name} learns to reach goals, but {task} has none. Choose a task such as "

@@ -14,13 +14,17 @@ from corerl.training.weighting import probabilities
 
 
 def load_windows(
-    cfg: Any, run: Run, labels: Callable[[Dataset], np.ndarray] | None = None
+    cfg: Any,
+    run: Run,
+    labels: Callable[[Dataset], np.ndarray] | None = None,
+    normalize: bool = True,
 ) -> tuple[Dataset, SequenceBuffer, Normalizer]:
     """Returns the run's dataset, its windows, and the states' normaliser.
 
     Args:
         cfg: the Decision Transformer's.
         labels: from the dataset to a number per row `(N,)`.
+        normalize: whether states get mean 0 and deviation 1.
 
     Raises:
         CorerlError: the dataset has images.
@@ -30,7 +34,10 @@ def load_windows(
     discrete = dataset.discrete
     actions = preprocessing.one_hot(run, dataset.actions) if discrete else dataset.actions
     mean = dataset.observations.mean(0, dtype=np.float64)
-    normalizer = Normalizer.of(mean, dataset.observations.std(0, dtype=np.float64) + 1e-6)
+    std = dataset.observations.std(0, dtype=np.float64) + 1e-6
+    if not normalize:
+        mean, std = np.zeros_like(mean), np.ones_like(std)
+    normalizer = Normalizer.of(mean, std)
     filler = (
         normalizer.of_array(np.zeros_like(mean, np.float32)),
         np.full(actions.shape[1], -10.0),

@@ -164,13 +164,13 @@ def mrn(x, y, _) -> torch.Tensor:
 
 
 class QRL(Goals):
-    """Networks: the embedding and IQE's share, the logarithm of lambda, the dynamics, the policy."""
+    """Networks: the embedding and IQE's share, the logarithm of lambda, dynamics (ddpg_bc), the policy."""
 
     def trained(self):
         return self.nets
 
     def update(self, batch) -> dict:
-        phi, price, dynamics, policy = self.nets
+        phi, price, *dynamics, policy = self.nets
         s, a, s_next, g, _, _, ga = map(torch.from_numpy, batch)
 
         def losses_of(phi, dynamics):
@@ -179,7 +179,7 @@ class QRL(Goals):
             return (
                 lambda x: mlp(phi, x, "embed."),
                 lambda x, y: measure(x, y, share),
-                lambda z, a: z + mlp(dynamics, torch.cat([z, a], 1)),
+                lambda z, a: z + mlp(dynamics[0], torch.cat([z, a], 1)),
             )
 
         embed, d, ahead = losses_of(phi, dynamics)
@@ -188,18 +188,22 @@ class QRL(Goals):
         over = ((d(z, z_next) - 1).relu() ** 2).mean()
         lam = torch.exp(price["value"])
         bound = over * lam.detach() + lam * (self.c.eps - over.detach())
-        seen = ahead(z, a)
-        dynamics_loss = (d(z_next, seen) + d(seen, z_next)).mean() / 2
+        losses = {"push": push}
+        value_loss = push + bound
+        if dynamics:
+            seen = ahead(z, a)
+            losses["dynamics_loss"] = (d(z_next, seen) + d(seen, z_next)).mean() / 2
+            value_loss = value_loss + losses["dynamics_loss"]
 
-        embed, d, ahead = losses_of(frozen(phi), frozen(dynamics))
+        embed, d, ahead = losses_of(frozen(phi), [frozen(net) for net in dynamics])
         own = torch.cat([s, ga], 1)
         if self.c.actor_loss == "awr":
             advantage = d(embed(s), embed(ga)) - d(embed(s_next), embed(ga))
             policy_loss = self.awr(policy, own, a, advantage, self.c.alpha)
         else:
             policy_loss = self.ddpg_bc(policy, own, a, lambda x: -d(ahead(embed(s), x), embed(ga)))
-        self.step(push + bound + dynamics_loss + policy_loss)
-        losses = {"push": push, "dynamics_loss": dynamics_loss, "policy_loss": policy_loss}
+        self.step(value_loss + policy_loss)
+        losses["policy_loss"] = policy_loss
         return {name: loss.item() for name, loss in losses.items()}
 
 

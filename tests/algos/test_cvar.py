@@ -1,5 +1,7 @@
 """Deep CVaR against its transcription, by hand, as a run, and against exact optima."""
 
+from dataclasses import replace
+
 import gymnasium
 import numpy as np
 import pytest
@@ -302,6 +304,12 @@ def test_an_evaluated_episode_follows_its_rewards():
 def test_static_needs_to_know_the_range_of_returns():
     with refused("algo.low=None algo.high=None"):
         agent_of(objective="static")
+
+
+def test_stocks_know_no_durations_of_steps():
+    cfg = replace(tiny.settings("cvar"), task="corerl/courier")
+    with refused("corerl/courier algo.objective=static"):
+        tiny.Short(cfg)
 
 
 def test_a_race_finds_the_stock_that_plays_best(monkeypatch):

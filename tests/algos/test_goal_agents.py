@@ -68,7 +68,8 @@ def parts(agent, seed: int) -> tuple:
             found += [net(agent.value.first, seed, 0), net(agent.value.goal, seed, 0)]
         return tuple(found)
     if isinstance(agent, qrl.QRL):
-        return tuple(one(agent.distance, agent.log_lambda, agent.dynamics, agent.policy))
+        dynamics = [agent.dynamics] if agent.dynamics else []
+        return tuple(one(agent.distance, agent.log_lambda, *dynamics, agent.policy))
     found = (net(agent.phi, seed), twins(agent.critics, seed), *one(agent.high, agent.low))
     return *found, twins(agent.target_critics, seed)
 
@@ -296,18 +297,19 @@ def test_the_classifier_comes_to_the_ratio_of_laws(float64):
 
 @pytest.mark.parametrize(
     ("kind", "steps", "apart"),
-    [("mrn", 1500, None), pytest.param("iqe", 4000, 0.15, marks=pytest.mark.slow)],
+    [("mrn", 1000, None), pytest.param("iqe", 4000, 0.15, marks=pytest.mark.slow)],
 )
 def test_qrl_measures_ways_in_steps_that_are_a_little_too_long(kind, steps, apart):
     """A directed ring: each step comes to 1 + sqrt(eps), and with IQE a way to as many of them."""
     own = {"hidden_layers": 0, "latent_dim": 256, "quasimetric": kind, "lr": 0.01}
     agent = make(qrl, RING, 1, 1, **own)
-    batch = ring_batch((1,))
+    batch, lengths = ring_batch((1,)), []
     for _ in range(steps):
         grads, metrics = agent._distance_step.gradients(batch)
         agent._distance_step.apply(grads)
+        lengths.append(metrics["step_length"].item())
     length = 1 + agent.cfg.eps**0.5
-    assert metrics["step_length"].item() == pytest.approx(length, abs=0.04)
+    assert np.mean(lengths[-250:]) == pytest.approx(length, abs=0.02)  # lambda lets it swing
     if apart:
         phi = agent.distance.embed(torch.eye(RING)[None])
         here, there = (

@@ -107,6 +107,8 @@ def test_labelled_rows_keep_their_actions_and_the_model_is_fitted_once(capsys, m
     known = ~hidden(data, 0.5, "low").unlabelled
     assert np.array_equal(found.actions[known], data.actions[known]) and found.unlabelled is None
     assert (found.actions[~known] != data.actions[~known]).all()
+    mended = replace(data, has_next=data.has_next & (np.arange(len(data)) % 7 > 0))
+    assert not np.array_equal(with_actions(mended, settings).actions, found.actions)
     monkeypatch.setattr(inverse_dynamics, "InverseDynamics", None)
     assert np.array_equal(with_actions(data, settings).actions, found.actions)
 

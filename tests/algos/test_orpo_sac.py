@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -256,6 +257,14 @@ def test_metrics_have_both_returns(tmp_path):
     cfg = job(tmp_path, steps=210, log_every=210, save_every=210, eval=Eval(every=210, episodes=1))
     line = json.loads((run(cfg) / "metrics.jsonl").read_text().splitlines()[-1])
     assert line["proxy_return"] >= line["episode_return"] > -2_000
+
+
+def test_the_sum_of_an_episode_that_cannot_continue_is_dropped():
+    proxies, zeros = orpo_sac.Proxies(2), np.zeros(2, bool)
+    states = np.array([[0.0, 1.0], [0.0, 2.0]], np.float32)
+    proxies.add(SimpleNamespace(next_observations=states, terminated=zeros, truncated=zeros))
+    proxies.end_episodes(np.array([False, True]), states)
+    assert proxies.sum.tolist() == [1.0, 0.0]
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,8 @@ def test_the_trail_is_the_latest_steps_in_order():
     rewards, over, first = trail.latest()
     assert rewards.tolist() == [[2, 3, 4, 5]] and over.tolist() == [[False, True, False, False]]
     assert first == 2
+    trail.end_episodes(np.array([True]))  # which a resumed run cannot continue
+    assert trail.latest()[1].tolist() == [[False, True, False, True]]
 
 
 # What is asked.
@@ -247,10 +249,52 @@ def test_a_seed_that_is_accurate_stops_and_the_others_go_on():
     )  # the second seed's contradict each other
     answers.add(torch.stack([up, up]), labels)
     reward = reward_of([0, 1], lr=0.1, stop_accuracy=1.0)
-    uniforms = seeding.uniform([0, 1], "answers", (8,))
+    uniforms = seeding.uniform([0, 1], "answers", (2, 8))
     accuracy = pebble.fit(Queries(epochs=20), reward, answers, reward.update, uniforms)
     assert accuracy[0] == 1.0 and accuracy[1] < 0.97
     assert reward.stopping.going.tolist() == [False, True]
+
+
+def sessions(seeds, counts, members: int = 2):
+    """The rewards' weights of each seed after two sessions of so many answers; seed 5's are luck."""
+    cfg = Queries(budget=32, length=2, epochs=30)
+    answers, reward = (
+        Answers(cfg, (1, 1), len(seeds), "cpu"),
+        reward_of(seeds, lr=0.05, batch_size=4),
+    )
+    for session in range(2):
+        rngs = [np.random.default_rng([seed, session]) for seed in seeds]
+        pairs = np.stack([rng.normal(size=(12, 2, 2, 2)) for rng in rngs])
+        labels = (pairs[:, :, 1, :, 0].sum(-1) > pairs[:, :, 0, :, 0].sum(-1)).astype(float)
+        for i, seed in enumerate(seeds):
+            labels[i, counts[seed][session] :] = np.nan
+            labels[i] = (
+                labels[i]
+                if seed != 5
+                else np.where(labels[i] >= 0, rngs[i].integers(2, size=12), np.nan)
+            )
+        answers.add(torch.from_numpy(pairs), labels)
+        uniforms = seeding.uniform(seeds, f"answers {session}", (8, members * 4))
+        pebble.fit(cfg, reward, answers, reward.update, uniforms)
+    return [[p[i].detach().clone() for p in reward.optimizer.parameters] for i in range(len(seeds))]
+
+
+@pytest.mark.parametrize(
+    "counts", [{3: (12, 12), 5: (12, 12)}, {3: (6, 3), 5: (12, 12)}, {3: (9, 9), 5: (0, 5)}]
+)
+def test_a_seeds_reward_does_not_know_the_seeds_beside_it(counts, float64):
+    alone, (beside, _) = sessions([3], counts)[0], sessions([3, 5], counts)
+    for mine, other in zip(alone, beside, strict=True):
+        torch.testing.assert_close(mine, other, rtol=0, atol=1e-9)
+
+
+def test_a_session_without_an_answer_leaves_the_reward_as_it_is():
+    reward, answers = reward_of([0]), Answers(Queries(budget=4, length=2), (1, 1), 1, "cpu")
+    before = [p.detach().clone() for p in reward.optimizer.parameters]
+    answers.add(torch.zeros(1, 4, 2, 2, 2), np.full((1, 4), np.nan))
+    uniforms = seeding.uniform([0], "answers", (1, 8))
+    assert pebble.fit(Queries(), reward, answers, reward.update, uniforms).tolist() == [0]
+    assert all(map(torch.equal, before, reward.optimizer.parameters))
 
 
 # Runs.
@@ -281,6 +325,11 @@ def test_the_budget_is_spent_and_no_more_and_the_replay_holds_no_true_reward(tmp
     state = state_of(folder)
     assert not torch.as_tensor(np.asarray(state["replay"]["rows"][0]))[:, 4].any()
     assert state["teaching"]["trail"]["rewards"].any()
+    assert state["teaching"].keys() == {
+        "answers",
+        "trail",
+        "accuracy",
+    }  # agent and replay are kept once
 
 
 def test_a_person_answers_while_training_waits_and_a_stopped_run_finds_the_answers(

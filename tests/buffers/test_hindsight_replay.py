@@ -9,7 +9,7 @@ from gymnasium import spaces
 from wording import refused
 
 from corerl.buffers.hindsight import HindsightReplay, goal_columns, steps_left
-from corerl.data.observations import Flat
+from corerl.data.observations import Flat, History
 from corerl.launch.composition import cells
 
 SEEDS, B, LENGTHS = 2, 4000, (5, 3, 4)
@@ -96,6 +96,8 @@ def test_columns_are_found_by_name():
         Flat(Line(), ["observation", "desired_goal", "achieved_goal"])
     )
     assert (achieved, desired) == (slice(3, 4), slice(2, 3))
+    with refused("algo.hindsight history=1"):  # each of the latest observations has a goal
+        goal_columns(History(Flat(Line()), 2))
 
 
 def test_what_has_no_goals_or_no_ended_episode_is_refused():

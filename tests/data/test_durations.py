@@ -117,6 +117,8 @@ def test_targets_discount_by_gamma_to_the_duration(name):
         ("dt", {}, "dt dqn_offline iql"),
         ("cal_ql", {"phase": "offline"}, "cal_ql returns"),
         ("iql", {"phase": "both"}, "iql algo.phase=both algo.phase=offline"),
+        ("ipl", {}, "ipl"),
+        ("pref_iql", {"replay": False}, "pref_iql"),
     ],
 )
 def test_what_does_not_know_them_is_refused(name, own, message):

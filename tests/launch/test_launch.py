@@ -388,6 +388,12 @@ def test_what_cannot_run_is_refused_before_anything_is_written(tmp_path, changed
     assert not list(tmp_path.iterdir())
 
 
+def test_goals_are_refused_beside_several_latest_observations(tmp_path):
+    with refused("corerl/goal-maze history=2 history=1"):
+        launch.launch(config(tmp_path, "gcbc", task="corerl/goal-maze", history=2))
+    assert not list(tmp_path.iterdir())
+
+
 def test_other_actions_than_an_algorithm_takes_are_refused_before_anything_is_written(tmp_path):
     path = tmp_path / "x.npz"
     arrays = {

@@ -1,6 +1,7 @@
 """Distances of rewards learned from comparisons: known ones, every algorithm's, and in the report."""
 
 import csv
+from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 
@@ -83,6 +84,19 @@ def test_the_true_reward_is_near_and_its_negative_far(tmp_path, monkeypatch):
     near, far = distances(agent)
     assert near.starc < 0.01 and far.starc > 0.99
     assert near.linear < 0.99  # of the numbers themselves, shaping is told
+
+
+def test_a_pessimistic_ensemble_is_measured_by_what_the_policy_gets(tmp_path):
+    algo = replace(LEARNERS["dtr"], reward=replace(MARKOV, members=3, ensemble="worst"))
+    agent = load(trained(tmp_path, "dtr", algo))
+    data = agent.task.load()
+    (_, parts), *_ = agent.states()
+    found = reward_distances._learned(agent, parts, data, data.transitions())
+    members = parts["reward"].rewards(data.observations, data.actions)
+    np.testing.assert_allclose(
+        found, parts["reward"].combined(members), atol=2e-3
+    )  # clipped actions
+    assert np.abs(found - members.mean(1).numpy()).max() > 0.1
 
 
 def test_implied_rewards_are_of_what_the_learner_saw():

@@ -147,6 +147,14 @@ def test_otr_rewards_each_episode_by_its_best_demonstration():
     assert found[:20].mean() > 4.9 > found[20:40].mean()
 
 
+def test_otr_chooses_the_demonstration_by_the_sum_of_rewards(monkeypatch):
+    """One step on the expert's way and one far off it beat two in between, which cost less in sum."""
+    costs = {"far": np.array([0.0, 1.0]), "between": np.array([0.45, 0.45])}
+    monkeypatch.setattr(expert_rewards, "transport_costs", lambda _, known: costs[known])
+    assert expert_rewards._nearest(None, ["between", "far"], decay=5.0) is costs["far"]
+    assert expert_rewards._nearest(None, ["between", "far"], decay=0.1) is costs["between"]
+
+
 # --------------------------------------------------------------------------------------------- UDS
 
 
