@@ -27,7 +27,8 @@ What differs from the paper and from the authors' code (nakamotoo/Cal-QL at ac6e
  8  losses             -                  from a step's start       so; sum over critics     -
  9  bound in tuning    -                  stays; CORL's: off        stays                    -
 10  alpha's loss       -                  log alpha's, at s         the authors'             tuning
-    initial outputs    -                  orthogonal / 100          the authors'             init
+    initial outputs    -                  orthogonal / 100; CORL    the authors'             init
+                                          does not divide
 
 The later code is WSRL's (zhouzypaul/wsrl at 891ee35), and so are the settings on Kitchen: its alpha is a
 softplus that the entropy at s' moves (10), and its critics have their last layer in common
