@@ -286,8 +286,8 @@ class EpsilonGreedy(RandomPolicy):
     be the same at every episode.
     """
 
-    def __init__(self, act: Act, epsilon: float, count: int, seeds: Sequence[int]):
-        super().__init__(seeds)
+    def __init__(self, act: Act, epsilon: float, count: int, seeds: Sequence[int], *purpose: str):
+        super().__init__(seeds, *purpose)
         self._act, self._epsilon, self._count = act, epsilon, count
 
     def __call__(self, observations: Tensor) -> Tensor:
