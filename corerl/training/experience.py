@@ -19,6 +19,7 @@ from corerl.config import Settings, one_of, positive, require, within
 from corerl.data.tasks import is_atari
 from corerl.errors import CorerlError
 from corerl.nn.learner import Stateful
+from corerl.training.environment_step import longest
 from corerl.training.environments import Cut, Environments
 from corerl.training.random_policy import RandomPolicy
 from corerl.training.run import Run
@@ -99,7 +100,7 @@ class DiscreteEnvironments(Environments):
         self.sources = 1 if space is None else space.shape[0]
         """K."""
         self.has_vectors = space is not None
-        self.longest = int(getattr(inner, "longest", 1))
+        self.longest = longest(inner)
         """The largest duration of a step, in whole units of time."""
 
     @property
