@@ -128,7 +128,7 @@ def test_the_best_episodes_are_not_the_shortest_or_longest_that_a_shift_makes_of
         zeros,
     )
     cfg = arsq.Config(data=Preprocess(reward_shift=shift))
-    run = SimpleNamespace(dataset=lambda: data, cfg=SimpleNamespace(algo=cfg), seeds=[0])
+    run = SimpleNamespace(dataset=lambda: data, cfg=SimpleNamespace(algo=cfg, history=1), seeds=[0])
     run.device = "cpu"
     best = demonstrations.load(run, cfg)[0].best(20).observations
     assert (best.amin(), best.amax()) == (5, won)
