@@ -293,7 +293,8 @@ def parts(agent: CVaRPG, spec: Spec) -> dict[str, Any]:
 
 
 def train(cfg: Config, run: Run) -> None:
-    collector = Collector(run.task.make_env, run.seeds, cfg.episodes, cfg.max_steps, run.device)
+    sizes = (cfg.episodes, cfg.max_steps)
+    collector = Collector(run.task.make_env, run.seeds, *sizes, run.device, cfg.discount)
     agent = CVaRPG(cfg, run.spec(collector))
     width = 2 if collector.discrete else collector.action_dim + 1
     shape = (cfg.max_steps + 1, cfg.episodes, width)

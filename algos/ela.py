@@ -44,7 +44,7 @@ from corerl.nn.learner import Sizes, Spec
 from corerl.risk.finite_mdp import FiniteMDP, return_law
 from corerl.risk.static_cvar import static
 from corerl.training.run import Run
-from corerl.training.tabular import Learners, TabularLearner, TabularPlayer
+from corerl.training.tabular import Learners, TabularLearner, TabularPlayer, finite_mdp
 
 
 @dataclass
@@ -206,6 +206,7 @@ def train(cfg: Config, run: Run) -> None:
         raise CorerlError(
             f"{run.task.id} has no classes of features, which ELA needs. Choose task=risk/low-rank."
         )
+    finite_mdp(run.task)  # raises where no player can read the state
     spec = run.spec(Sizes.of(env))
     agent = build(cfg, spec)
     player = parts(agent, spec)["policy"]

@@ -48,7 +48,7 @@ from corerl.errors import CorerlError
 from corerl.nn.learner import Sizes, Spec
 from corerl.risk.solvers import iterated, iterated_optima, iterated_value
 from corerl.training.run import Run
-from corerl.training.tabular import Learners, TabularLearner, TabularPlayer, play
+from corerl.training.tabular import Learners, TabularLearner, TabularPlayer, finite_mdp, play
 
 
 @dataclass
@@ -247,6 +247,7 @@ def train(cfg: Config, run: Run) -> None:
         raise CorerlError(
             f"{run.task.id} is not a linear mixture, as ICVaR needs. Choose task=risk/linear-mixture."
         )
+    finite_mdp(run.task)  # raises where no player can read the state
     spec = run.spec(Sizes.of(env))
     agent = build(cfg, spec)
     player = parts(agent, spec)["policy"]

@@ -56,6 +56,7 @@ from corerl.nn import compile, networks, optim
 from corerl.nn.learner import GradientStep, Spec, Stateful
 from corerl.nn.policies import PolicyNoise
 from corerl.nn.running import Spread
+from corerl.training import spaces
 from corerl.training.run import Run
 from corerl.training.snapshots import environments
 
@@ -159,7 +160,9 @@ build = ORPOSAC
 
 
 def check_task(task: Task, cfg: Config, steps: int) -> None:
-    """Raises CorerlError where the task has no reference policy, or the run ends with its steps."""
+    """Raises CorerlError where the task has no reference policy, or changes its observations or actions, or
+    where the run ends with the reference's steps."""
+    spaces.check_as_shown(task, "the reference policy")
     env = task.make_env()
     require(
         hasattr(env.unwrapped, "reference"),

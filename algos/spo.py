@@ -44,6 +44,7 @@ from corerl.nn import compile
 from corerl.nn.policies import PolicyNoise
 from corerl.preferences.general import General, PreferenceModel
 from corerl.preferences.teachers import chance_of
+from corerl.training import spaces
 from corerl.training.offline_to_online import time_limit
 from corerl.training.run import Run
 from corerl.training.snapshots import environments
@@ -162,13 +163,15 @@ def teacher_of(cfg: Config, task: Task) -> dict[str, Callable]:
     """Returns what an episode is compared by: `summary` and `prefers`.
 
     Raises:
-        CorerlError: the environment is to compare and cannot, or contradicts itself.
+        CorerlError: the environment is to compare and cannot, or contradicts itself, or would not get its own
+            observations and actions.
     """
     if cfg.teacher == "return":
         return {
             "summary": lambda s, a, rewards: rewards.sum(dtype=np.float64),
             "prefers": by_return(cfg.beta),
         }
+    spaces.check_as_shown(task, "algo.teacher=environment")
     env = task.make_env().unwrapped
     require(
         hasattr(env, "summary") and hasattr(env, "prefers"),

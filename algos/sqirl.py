@@ -184,7 +184,8 @@ def train(cfg: Config, run: Run) -> None:
         f"steps={run.cfg.steps} must be at most algo.max_steps={cfg.max_steps}, because each "
         "step of training fixes the policy for one step of the episode",
     )
-    collector = Collector(run.task.make_env, run.seeds, cfg.episodes, cfg.max_steps, run.device)
+    sizes = (cfg.episodes, cfg.max_steps)
+    collector = Collector(run.task.make_env, run.seeds, *sizes, run.device, cfg.discount)
     agent = SQIRL(cfg, run.spec(collector))
     draws = run.uniform("exploration", cfg.max_steps, cfg.episodes, block=1)
     chosen = run.uniform("batch", cfg.updates, cfg.batch_size, block=1)

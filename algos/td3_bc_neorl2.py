@@ -31,6 +31,8 @@ class Config(td3_bc.Config):
 class NeoRL2TD3BC(td3_bc.TD3BC):
     """NeoRL-2's TD3+BC agents of S seeds, trained together."""
 
+    critic_normalizer = nn.Identity()  # critics see raw states
+
     def _policy(self, actor: nn.Module, observations: Tensor) -> Tensor:
         return torch.tanh(actor(self.normalizer(observations)))
 

@@ -13,6 +13,7 @@ from gymnasium import spaces
 
 from corerl.config import require
 from corerl.data.dataset import Dataset
+from corerl.data.files.checks import leaps
 
 
 class Flat(gymnasium.ObservationWrapper):
@@ -207,6 +208,8 @@ def later(frames: np.ndarray, observation: np.ndarray) -> np.ndarray:
 def with_history(dataset: Dataset, length: int) -> Dataset:
     """Returns the dataset with observations `(N, length * O)`, stacked as `History` shows them.
 
+    Frames also begin anew at rows inside an episode that do not follow the row before, or may not.
+
     Raises:
         CorerlError: observations are no vectors.
     """
@@ -215,9 +218,19 @@ def with_history(dataset: Dataset, length: int) -> Dataset:
         len(shape) == 1,
         f"history={length} stacks vectors, but {dataset.id} has observations of shape {shape}. Set history=1",
     )
-    starts = np.repeat(dataset.episode_starts, dataset.episode_lengths())
+    starts = _starts(dataset)
     back = np.arange(length - 1, -1, -1)
     rows = np.maximum(np.arange(steps)[:, None] - back, starts[:, None])
     stacked = dataset.observations[rows].reshape(steps, -1)
     following = np.concatenate([stacked[:, shape[0] :], dataset.next_observations], 1)
     return replace(dataset, observations=stacked, next_observations=following, parts=())
+
+
+def _starts(dataset: Dataset) -> np.ndarray:
+    """Returns for each row `(N,)` the first of the rows up to it that follow each other."""
+    before = np.concatenate(
+        [dataset.episode_ends - 1, leaps(dataset), np.flatnonzero(~dataset.has_next)]
+    )
+    starts = np.zeros(len(dataset) + 1, np.int64)
+    starts[before + 1] = before + 1
+    return np.maximum.accumulate(starts[:-1])

@@ -20,7 +20,6 @@ from corerl.data.files.arrays import array
 from corerl.data.observations import Flat, by_name, first, flattened, later, wrapper
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
-from corerl.nn import candidates
 from corerl.policies.restored import Restored, Shapes, as_kept, shapes_of
 from corerl.training.devices import pick_device
 from corerl.training.experience import EpsilonGreedy
@@ -272,12 +271,7 @@ class Loaded:
     @torch.no_grad()
     def values(self, observations: Tensor, actions: Tensor) -> Tensor:
         """Returns the smallest Q `(S, n, K)` at raw observations `(S, n, O)` and actions `(S, n, K, A)`."""
-
-        def smallest(part: Restored, observations: Tensor, actions: Tensor) -> Tensor:
-            states = part.state["agent"].normalizer(observations)
-            return candidates.values(part.critic(), states, actions).amin(1)
-
-        return self._gather(smallest, observations, actions)
+        return self._gather(lambda part, *x: part.values(*x), observations, actions)
 
     @torch.no_grad()
     def greedy(self, observations: Tensor) -> tuple[Tensor, float]:

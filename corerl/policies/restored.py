@@ -15,6 +15,7 @@ from corerl.data.files.arrays import floats
 from corerl.data.observations import kept_as
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
+from corerl.nn import candidates
 from corerl.nn.critics import Critics
 from corerl.nn.learner import Spec
 from corerl.training.random_policy import SampledPolicy
@@ -139,6 +140,15 @@ class Restored:
             "CQL, Cal-QL, SAC, ReBRAC or another algorithm with such a critic",
         )
         return critic
+
+    def values(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """Returns the smallest Q `(S, n, K)` at raw observations `(S, n, O)` and actions `(S, n, K, A)`.
+
+        Critics see what the policy's `normalizer` returns, or the agent's `critic_normalizer` if it has one.
+        """
+        agent = self.state["agent"]
+        states = getattr(agent, "critic_normalizer", agent.normalizer)(observations)
+        return candidates.values(self.critic(), states, actions).amin(1)
 
     def _stochastic(self) -> tuple[Any, Any]:
         """Returns the agent, and where it does not say so itself the policy that has a density."""

@@ -30,7 +30,7 @@ class Demos(Settings):
 
 
 class Ranked(OfflineBuffer):
-    """Rows in the order of their labels, the highest last, so that the best are a piece of it."""
+    """Rows in the order of their labels, their episodes' ranks: the best episodes are a piece at the end."""
 
     def __init__(
         self,
@@ -44,6 +44,12 @@ class Ranked(OfflineBuffer):
         ranked = Transitions(*(None if x is None else x[order] for x in transitions))
         super().__init__(ranked, seeds, batch_size, device)
         self._indices = seeding.numbers(seeds, "ranked batch", batch_size, device)
+        self._firsts = np.unique(labels[order], return_index=True)[1]  # each episode's first row
+
+    def rows_of_best(self, share: float) -> int:
+        """Returns how many rows this share of the episodes has, best first, at least one episode."""
+        episodes = max(1, int(share * len(self._firsts)))
+        return len(self) - int(self._firsts[-episodes])
 
     def best(self, size: int, count: int | None = None) -> Batch:
         """Samples the `size` best rows alone."""
@@ -54,17 +60,22 @@ class Ranked(OfflineBuffer):
 
 
 def load(run: Run, cfg: Any) -> tuple[Ranked, Normalizer]:
-    """Loads the run's data by the returns of its episodes and raises as `preprocessing.load`."""
+    """Loads the run's data by the ranks of its episodes and raises as `preprocessing.load`."""
     weighting.refuse(cfg.data, "algo.demos.share already draws the best episodes")
     rows = max(cfg.demos.rows, cfg.batch_size)
-    labels = partial(_returns, shift=cfg.data.reward_shift)
+    labels = partial(_ranks, shift=cfg.data.reward_shift)
     return preprocessing.load(run, cfg.data, rows, labels=labels, kind=Ranked)
 
 
-def _returns(dataset: Dataset, shift: float = 0.0) -> np.ndarray:
-    """Returns each row's episode's return, less a `shift` of every reward, which ranks by length."""
+def _ranks(dataset: Dataset, shift: float = 0.0) -> np.ndarray:
+    """Returns the rank of each row's episode by its return, the best last.
+
+    Returns are less a `shift` of every reward, which ranks by length.
+    """
     lengths = dataset.episode_lengths()
-    return np.repeat(dataset.episode_returns() - shift * lengths, lengths)
+    returns = dataset.episode_returns() - shift * lengths
+    ranks = np.argsort(np.argsort(returns, kind="stable"))
+    return np.repeat(ranks, lengths)
 
 
 class Rows:
@@ -81,7 +92,7 @@ class Rows:
 
     def __init__(self, cfg: Any, run: Run, data: Ranked, phases: Phases):
         self._cfg, self._data, self._phases = cfg, data, phases
-        self._demos = max(1, round(cfg.demos.share * len(data)))
+        self._demos = data.rows_of_best(cfg.demos.share)
         self._coins = seeding.uniform(run.seeds, "experience", (cfg.batch_size,), run.device)
 
     def sample(self, step: int) -> Batch:

@@ -9,9 +9,24 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from corerl.config import require
 from corerl.data.observations import kept_as
 
 CLOSING = 30  # seconds for all environments of a run
+
+
+def longest(env: gymnasium.Env) -> int:
+    """Returns the largest duration of a step, in whole units of time: the attribute `longest`, or 1."""
+    return int(getattr(env.unwrapped, "longest", 1))
+
+
+def refuse_durations(env: gymnasium.Env) -> None:
+    """Raises CorerlError where steps take time, for learners that count every step as one unit."""
+    require(
+        longest(env) == 1,
+        f"The steps of {env.unwrapped} have durations, which this algorithm does not support online. Choose "
+        "dqn, qr_dqn, iqn, hra or md3qn for discrete actions, or train iql on data",
+    )
 
 
 def reset(

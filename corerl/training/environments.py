@@ -18,7 +18,7 @@ from corerl import seeding
 from corerl.buffers.transfer import Inbox, Outbox
 from corerl.data.tasks import is_atari
 from corerl.errors import CorerlError
-from corerl.training.environment_step import begin, close, note_crash, reset, step
+from corerl.training.environment_step import begin, close, note_crash, refuse_durations, reset, step
 from corerl.training.simulator_state import load_simulator, opaque, save_simulator
 
 
@@ -57,7 +57,7 @@ class Environments:
         cut: the episodes that `load_state_dict` could not go on with; None where there are none.
 
     Raises:
-        CorerlError: observations are not vectors, or actions are not continuous.
+        CorerlError: observations are not vectors, actions are not continuous, or steps have durations.
     """
 
     cut: Cut | None = None
@@ -216,3 +216,4 @@ class Environments:
                 raise CorerlError(
                     f"{env.unwrapped} has {name} of {space}, but this algorithm needs vectors of numbers."
                 )
+        refuse_durations(env)

@@ -19,6 +19,7 @@ from corerl.config import Settings, one_of, positive, require, within
 from corerl.data.tasks import is_atari
 from corerl.errors import CorerlError
 from corerl.nn.learner import Stateful
+from corerl.training.environment_step import longest
 from corerl.training.environments import Cut, Environments
 from corerl.training.random_policy import RandomPolicy
 from corerl.training.run import Run
@@ -99,7 +100,7 @@ class DiscreteEnvironments(Environments):
         self.sources = 1 if space is None else space.shape[0]
         """K."""
         self.has_vectors = space is not None
-        self.longest = int(getattr(inner, "longest", 1))
+        self.longest = longest(inner)
         """The largest duration of a step, in whole units of time."""
 
     @property
@@ -286,8 +287,8 @@ class EpsilonGreedy(RandomPolicy):
     be the same at every episode.
     """
 
-    def __init__(self, act: Act, epsilon: float, count: int, seeds: Sequence[int]):
-        super().__init__(seeds)
+    def __init__(self, act: Act, epsilon: float, count: int, seeds: Sequence[int], *purpose: str):
+        super().__init__(seeds, *purpose)
         self._act, self._epsilon, self._count = act, epsilon, count
 
     def __call__(self, observations: Tensor) -> Tensor:

@@ -94,8 +94,8 @@ def load(
         dataset = dataset.best_episodes(best, best_discount)
     _warn_of_saturation(dataset, data)
     _warn_of_small_actions(dataset)
-    if next_actions:
-        warn_of_order(dataset)
+    if next_actions or run.cfg.history > 1:
+        warn_of_order(dataset, run.cfg.history)
     width = dataset.observations.shape[1]
     mean, std = dataset.obs_stats() if data.normalize_states else (np.zeros(width), np.ones(width))
     learned = dataset.with_rewards(preprocessed_rewards(dataset, data))
@@ -191,13 +191,14 @@ def _warn_of_small_actions(dataset: Dataset) -> None:
         )
 
 
-def warn_of_order(dataset: Dataset) -> None:
-    """Warns where rows must follow each other in time, and most do not."""
+def warn_of_order(dataset: Dataset, history: int = 1) -> None:
+    """Warns where rows must follow each other in time, for the algorithm or `history`, and most do not."""
     rows = len(leaps(dataset))
     if rows > len(dataset) / 2:
+        reader = "This algorithm" if history == 1 else f"history={history}"
         print(
             f"corerl: in {rows:,} of {len(dataset):,} rows of {dataset.id}, the next observation "
-            "differs from the next row's observation. This algorithm reads rows as consecutive "
+            f"differs from the next row's observation. {reader} reads rows as consecutive "
             "steps. Sort the rows by episode and step",
             file=sys.stderr,
         )
@@ -313,6 +314,8 @@ def load_discrete(
         CorerlError: the dataset's actions are continuous, or its observations are images; `action_count`.
     """
     dataset = vectors(run, timed=True)
+    if run.cfg.history > 1:
+        warn_of_order(dataset, run.cfg.history)
     transitions = timed_transitions(run, dataset)
     buffer = OfflineBuffer(
         transitions,

@@ -15,10 +15,13 @@ class RandomPolicy(Stateful):
 
     A round of episodes takes one number of each generator, however long it is: it lasts as long as any
     seed's longest episode.
+
+    Args:
+        seeds: the S seeds. purpose: of their generators (`seeding`).
     """
 
-    def __init__(self, seeds: Sequence[int]):
-        self._generators = seeding.generators(seeds, "eval actions")
+    def __init__(self, seeds: Sequence[int], purpose: str = "eval actions"):
+        self._generators = seeding.generators(seeds, purpose)
         self._of_round: list[torch.Generator] = []
 
     def begin(self, seeds: int, episodes: int) -> None:

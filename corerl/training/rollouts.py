@@ -14,7 +14,7 @@ from corerl.config import require
 from corerl.errors import CorerlError
 from corerl.nn import policies
 from corerl.risk.stock_augmentation import next_stock
-from corerl.training.environment_step import begin, close, note_crash, step
+from corerl.training.environment_step import begin, close, note_crash, refuse_durations, step
 
 STOCK_LIMIT = 1e6
 """A stock is kept to plus-minus this, in units of `scale`: division by discount^t ends at infinity."""
@@ -53,9 +53,11 @@ class Collector:
         make_env: builds one environment with vector observations.
         seeds: the S seeds. episodes: E. device: where the policy computes.
         max_steps: T; an episode that is longer is cut.
+        discount: per step, of what is learned. Below 1 it would depend on durations of steps.
 
     Raises:
-        CorerlError: observations are not vectors, or actions neither vectors nor numbered from 0.
+        CorerlError: observations are not vectors, actions neither vectors nor numbered from 0, or steps
+            have durations and are discounted.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Collector:
         episodes: int,
         max_steps: int,
         device: torch.device | str = "cpu",
+        discount: float = 1.0,
     ):
         self._envs = [[make_env() for _ in range(episodes)] for _ in seeds]
         self._max_steps, self._device = max_steps, device
@@ -76,6 +79,8 @@ class Collector:
             raise CorerlError(
                 f"{env.unwrapped} has observations of {space}, but this algorithm needs vectors."
             )
+        if discount < 1:
+            refuse_durations(env)
         self.observation_dim = space.shape[0]
         self.discrete = isinstance(actions, spaces.Discrete)
         """Tells whether actions are discrete."""

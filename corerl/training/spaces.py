@@ -6,6 +6,7 @@ from gymnasium.spaces import Box, Discrete
 from corerl.config import Settings, require
 from corerl.data.dataset import Dataset
 from corerl.data.files.checks import too_many_actions
+from corerl.data.tasks import Task
 from corerl.errors import CorerlError
 from corerl.nn import encoders
 
@@ -50,6 +51,22 @@ def check_goals(algo: Settings, task: str, has_goals: bool, history: int) -> Non
         algo.knows_goals or not has_goals,
         f"{task} has goals, which {algo.name} does not support. Choose an algorithm such as "
         "gcivl, or a single-goal version of the task",
+    )
+
+
+def check_as_shown(task: Task, reader: str) -> None:
+    """Raises CorerlError where `reader`, a function of the environment, would not get its own spaces.
+
+    `history` stacks observations and `action_range` rescales actions.
+    """
+    require(
+        task.history == 1,
+        f"history={task.history} is not possible, because {reader} reads single observations. Set history=1",
+    )
+    require(
+        task.action_range is None,
+        f"action_range is not possible, because {reader} uses the environment's whole range of actions. "
+        "Leave out action_range",
     )
 
 

@@ -114,16 +114,22 @@ class StockPlayer(EpsilonGreedy):
     Args:
         cfg: as for `Stocks`, and `data`, whose clipping of rewards the stock follows too.
         act: greedy actions. stocks: whose `first` begins.
-        actions: how many there are.
+        actions: how many there are. purpose: as for `RandomPolicy`.
 
     Attributes:
         stock: `(S, n)`, of the running episodes; None where there are no stocks.
     """
 
     def __init__(
-        self, cfg: Any, act: Act, stocks: Stocks | NoStocks, actions: int, seeds: Sequence[int]
+        self,
+        cfg: Any,
+        act: Act,
+        stocks: Stocks | NoStocks,
+        actions: int,
+        seeds: Sequence[int],
+        *purpose: str,
     ):
-        super().__init__(self._best, cfg.data.eval_epsilon, actions, seeds)
+        super().__init__(self._best, cfg.data.eval_epsilon, actions, seeds, *purpose)
         self._cfg, self._act_with, self._stocks = cfg, act, stocks
         self.stock: Tensor | None = None
 

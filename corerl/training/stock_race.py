@@ -24,8 +24,8 @@ class Racer:
     """A player of episodes with given first stocks `(S, n)`, in order, which keeps their discounted returns.
 
     Args:
-        player: acts at its `stock` `(S, n)` and changes it in `reward`; `learned(rewards)` are what
-            training took for rewards. discount: of the returns.
+        player: acts at its `stock` `(S, n)` and changes it in `reward`; `begin(S, n)` begins episodes, and
+            `learned(rewards)` are what training took for rewards. discount: of the returns.
 
     Attributes:
         returns: `(S, n)`, of the episodes played so far.
@@ -38,6 +38,7 @@ class Racer:
 
     def begin(self, seeds: int, episodes: int) -> None:
         playing = slice(self._begun, self._begun + episodes)
+        self._player.begin(seeds, episodes)
         self._player.stock = self._stocks[:, playing]
         self._running = self.returns[:, playing]
         self._begun, self._weight = self._begun + episodes, 1.0
@@ -52,7 +53,7 @@ class Racer:
 
 
 def race(
-    make_player: Callable[[], Any],
+    make_player: Callable[[str], Any],
     make_env: Callable[[], gymnasium.Env],
     seeds: Sequence[int],
     stocks: Tensor,
@@ -63,13 +64,14 @@ def race(
 ) -> Tensor:
     """Returns the first stocks `(S,)` of the largest CVaR at `tau` in play, out of `stocks` `(S, C)`.
 
-    Every round plays C * `episodes` episodes of each seed. `make_player`, `discount`: as for `Racer`.
+    Every round plays C * `episodes` episodes of each seed. `make_player(purpose)` makes a `Racer`'s player,
+    which draws from streams of that purpose. `discount`: as for `Racer`.
     """
     rounds = itertools.count()
 
     def play(firsts: Tensor) -> Tensor:
-        racer = Racer(make_player(), firsts, discount)
         purpose = f"race {next(rounds)}"
+        racer = Racer(make_player(f"{purpose} actions"), firsts, discount)
         evaluator = Evaluator(make_env, seeds, firsts.shape[1], firsts.device, AT_ONCE, purpose)
         evaluator(racer)
         evaluator.close()
@@ -88,8 +90,8 @@ def raced(
     """
     cfg = agent.cfg
 
-    def player() -> StockPlayer:
-        return StockPlayer(cfg, agent.act, NoStocks(), actions, seeds)
+    def player(purpose: str) -> StockPlayer:
+        return StockPlayer(cfg, agent.act, NoStocks(), actions, seeds, purpose)
 
     stocks = agent.candidates(len(seeds), agent.device)
     options = {"tau": cfg.tau, "episodes": cfg.race, "discount": cfg.discount}

@@ -22,8 +22,14 @@ def finite_mdp(task: Task) -> FiniteMDP:
     """Returns the finite MDP of a task's environment.
 
     Raises:
-        CorerlError: there is none, or observations do not begin with the state as a one-hot vector.
+        CorerlError: there is none, observations do not begin with the state as a one-hot vector, or the
+            latest ones are stacked (`history`), which a player would read the oldest of.
     """
+    require(
+        task.history == 1,
+        f"history={task.history} is not possible, because algorithms for finite MDPs read the state from a "
+        "single observation. Set history=1",
+    )
     env = task.make_env()
     mdp = getattr(env.unwrapped, "mdp", None)
     if not isinstance(mdp, FiniteMDP):

@@ -30,7 +30,7 @@ def load_windows(
         CorerlError: the dataset has images.
     """
     dataset = preprocessing.vectors(run)
-    preprocessing.warn_of_order(dataset)
+    preprocessing.warn_of_order(dataset, run.cfg.history)
     discrete = dataset.discrete
     actions = preprocessing.one_hot(run, dataset.actions) if discrete else dataset.actions
     mean = dataset.observations.mean(0, dtype=np.float64)

@@ -1,6 +1,7 @@
 """Deep CVaR against its transcription, by hand, as a run, and against exact optima."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -27,8 +28,10 @@ from corerl.risk.static_cvar import static
 from corerl.risk.stock_augmentation import successive_halving
 from corerl.risk.stock_policy import stock_policies
 from corerl.training import stock_race
+from corerl.training.evaluation import Evaluator
 from corerl.training.experience import Collect
-from corerl.training.stock_play import StockPlayer, Stocks
+from corerl.training.random_policy import RandomPolicy
+from corerl.training.stock_play import NoStocks, StockPlayer, Stocks
 
 SMALL = {"hidden_layers": 2, "hidden_width": 8, "lr": 1e-2, "quantiles": 5, "cosines": 3}
 RANGE = {"low": -1.0, "high": 1.0}  # half the range is 1, and some stocks fall outside
@@ -371,6 +374,12 @@ def test_a_race_discounts_what_training_took_for_rewards_and_meets_new_states_ea
             return np.zeros(1), float(self.paid), self.paid == 6, False, {}
 
     class Halves:
+        def __init__(self, purpose):
+            pass
+
+        def begin(self, seeds, episodes):
+            pass
+
         def __call__(self, observations):
             return torch.zeros(observations.shape[:2], dtype=torch.int64)
 
@@ -389,6 +398,63 @@ def test_a_race_discounts_what_training_took_for_rewards_and_meets_new_states_ea
     stock_race.race(Halves, Stairs, [0, 1], stocks, tau=0.5, episodes=1, discount=0.5)
     assert [x.tolist() for x in played] == [[[1 + 1 + 0.75] * 3] * 2] * 2
     assert len(set(met)) == 12
+
+
+class Lasting(gymnasium.Env):
+    """Lasts longer for every action 1, and pays the action."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = int(self.np_random.integers(1, 9))
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.left -= 1 - 0.5 * action
+        return np.zeros(1, np.float32), float(action), self.left <= 0, False, {}
+
+
+def lasting(seeds, monkeypatch, rounds: int, at_once: int) -> list[torch.Tensor]:
+    """Returns `(S, 7)` of each round of a race of half-random players, and then of its evaluation."""
+    cfg = SimpleNamespace(data=SimpleNamespace(eval_epsilon=0.5, clip="none"), discount=1.0)
+    cfg.low, cfg.high = -9.0, 9.0
+    slow = torch.tensor([seed == 3 for seed in seeds]).long()[:, None]  # has learned to last
+
+    def player(*purpose: str) -> StockPlayer:
+        act = lambda x, stock: slow.expand(x.shape[:2])  # noqa: E731
+        return StockPlayer(cfg, act, NoStocks(), 2, seeds, *purpose)
+
+    played = []
+    repeat = lambda play, stocks, *_: played.extend(play(stocks) for _ in range(rounds))  # noqa: E731
+    monkeypatch.setattr(stock_race, "successive_halving", repeat)
+    monkeypatch.setattr(stock_race, "AT_ONCE", at_once)
+    stocks = torch.zeros(len(seeds), 7)
+    stock_race.race(player, Lasting, seeds, stocks, tau=0.5, episodes=1, discount=1.0)
+    evaluated = Evaluator(Lasting, seeds, 7, at_once=at_once)(player())
+    return [*played, torch.tensor(evaluated.returns)]
+
+
+def test_a_seeds_race_does_not_depend_on_the_seeds_beside_it(monkeypatch):
+    """Seed 3's episodes are longer, and so all of a round are."""
+    alone = lasting([1], monkeypatch, 2, at_once=2)
+    beside = lasting([3, 1], monkeypatch, 2, at_once=2)
+    for one, two in zip(alone, beside, strict=True):
+        assert torch.equal(one[0], two[1])
+
+
+def test_rounds_of_a_race_and_the_evaluation_draw_other_actions(monkeypatch):
+    drawn = []
+    begin = RandomPolicy.begin
+
+    def spy(self, *count):
+        begin(self, *count)
+        drawn.append(self._of_round[0].initial_seed())
+
+    monkeypatch.setattr(RandomPolicy, "begin", spy)
+    lasting([1], monkeypatch, 2, at_once=7)
+    assert len(set(drawn)) == len(drawn) == 3
 
 
 # As a run.

@@ -154,7 +154,7 @@ def loaded(cfg, seeds=range(SEEDS)):
         dataset=numbered_data,
         seeds=list(seeds),
         device=torch.device("cpu"),
-        cfg=SimpleNamespace(algo=cfg),
+        cfg=SimpleNamespace(algo=cfg, history=1),
     )
     run.task = SimpleNamespace(make_env=_no_simulator, id="test/signs")
     return load_windows(cfg, run)[1:]

@@ -67,7 +67,7 @@ def loaded(cfg: Config, data: Dataset | None = None, seeds=range(SEEDS)):
         dataset=lambda: data or dataset(),
         seeds=list(seeds),
         device=torch.device("cpu"),
-        cfg=SimpleNamespace(algo=cfg),
+        cfg=SimpleNamespace(algo=cfg, history=1),
     )
     data, buffer, normalizer = load_windows(cfg, run)
     return buffer, normalizer, facts(cfg, data)["targets"]

@@ -7,14 +7,17 @@ from small import goes_on, run
 from wording import refused
 
 from corerl.algos import (
+    cvar_tabular,
     dr_rpo,
     ela,
     icvar,
+    orpo,
     p2r,
     pref_mixture,
     pref_pessimistic,
     r2pvi,
     reload,
+    two_atom,
 )
 from corerl.config import Config, Eval
 
@@ -32,9 +35,15 @@ SETTINGS = {
     "reload": (reload.Config(), "risk/overheat"),
 }
 
+SOLVED = {
+    "cvar_tabular": (cvar_tabular.Config(), "risk/overheat"),
+    "orpo": (orpo.Config(), "risk/one-door"),
+    "two_atom": (two_atom.Config(), "risk/overheat"),
+}
+
 
 def job(root, name: str, **changes) -> Config:
-    algo, task = SETTINGS[name]
+    algo, task = (SETTINGS | SOLVED)[name]
     often = {"log_every": 3, "save_every": 5}  # so that means are half taken where a run stops
     cell = {"task": task, "steps": 12, "eval": Eval(every=4, episodes=3), "root": str(root)}
     return Config(algo=algo, **(often | cell | changes))
@@ -72,3 +81,10 @@ def test_a_seed_among_others_is_the_seed_alone(tmp_path, name):
 def test_a_task_that_does_not_fit_raises_an_error(tmp_path, name, task, words):
     with refused(words):
         run(job(tmp_path, name, task=task))
+
+
+@pytest.mark.parametrize("name", SETTINGS | SOLVED)
+def test_stacked_observations_raise_an_error(tmp_path, name):
+    """A player would read the state from the oldest."""
+    with refused("history=2 history=1"):
+        run(job(tmp_path, name, history=2))

@@ -268,11 +268,15 @@ def test_the_sum_of_an_episode_that_cannot_continue_is_dropped():
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"), [({"task": "gym/Pendulum-v1"}, "reference"), ({"steps": 10}, "steps=10")]
+    ("changes", "words"),
+    [
+        ({"task": "gym/Pendulum-v1"}, "reference"),
+        ({"steps": 10}, "steps=10"),
+        ({"history": 2}, "history=2 history=1"),
+        ({"action_range": [-0.5, 0.5]}, "action_range"),
+    ],
 )
-def test_a_task_without_a_reference_or_a_run_that_ends_with_it_raises_an_error(
-    tmp_path, changes, words
-):
+def test_what_the_reference_cannot_play_raises_an_error(tmp_path, changes, words):
     cfg = replace(job(tmp_path), **changes)
     with refused(words):
         run(replace(cfg, eval=Eval(every=10, episodes=1)))

@@ -147,3 +147,13 @@ def test_an_environment_that_contradicts_itself_raises_an_error(monkeypatch, cha
 def test_an_environment_that_compares_nothing_raises_an_error(tmp_path):
     with refused("algo.teacher=environment gym/Pendulum-v1 summary prefers"):
         run(job(tmp_path, {"teacher": "environment"}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"history": 3}, "history=3 history=1"), ({"action_range": [-0.1, 0.1]}, "action_range")],
+)
+def test_an_environment_compares_only_its_own_observations_and_actions(tmp_path, changes, words):
+    cell = {"task": "risk/three-corners"} | changes
+    with refused(f"{words} algo.teacher=environment"):
+        run(job(tmp_path, {"teacher": "environment"}, **cell))

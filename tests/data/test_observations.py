@@ -369,6 +369,39 @@ def test_data_and_environment_show_the_same_frames_and_episodes_begin_anew():
     assert stacked.observations[1, 2::3].tolist() == [0, 0, 1]
 
 
+def rows_of(order, known=True) -> Dataset:
+    """Rows of two episodes, 0 to 3 and 4 to 7, in this order, some with `known` next states."""
+    order = np.array(order)
+    return Dataset.from_steps(
+        "x",
+        1 + order[:, None],
+        np.zeros((8, 1)),
+        np.zeros(8),
+        2 + order[:, None],
+        np.isin(order, [3, 7]),
+        np.zeros(8),
+        np.ones(8) * known,
+    )
+
+
+@pytest.mark.parametrize(
+    ("order", "unknown", "oldest"),
+    [
+        (range(8), None, [0, 0, 0, 1, 4, 4, 4, 5]),
+        (range(8), 1, [0, 0, 2, 2, 4, 4, 4, 5]),  # a hole
+        ([0, 1, 4, 5, 6, 2, 3, 7], None, [0, 0, 4, 4, 4, 2, 2, 7]),  # leaps, and an end
+        ([6, 1, 4, 2, 0, 5, 3, 7], None, [6, 1, 4, 2, 0, 5, 3, 7]),  # shuffled
+    ],
+)
+def test_frames_begin_anew_where_rows_do_not_follow_each_other(order, unknown, oldest):
+    known = np.arange(8) != unknown
+    stacked = observations.with_history(rows_of(order, known), 3)
+    assert (stacked.observations[:, 0] - 1).tolist() == oldest
+    assert (stacked.observations[:, 2] - 1).tolist() == list(order)
+    assert np.array_equal(stacked.next_observations[:, :2], stacked.observations[:, 1:])
+    assert (stacked.next_observations[:, 2] - 2).tolist() == list(order)
+
+
 def test_a_simulator_is_restored_with_what_it_showed():
     one, other = (observations.History(resolve("gym/Pendulum-v1").make_env(), 2) for _ in range(2))
     other.reset(seed=9)

@@ -66,7 +66,7 @@ def test_episodes_lose_the_step_without_a_successor_and_keep_their_ends():
 
 
 def test_rows_end_where_the_buffer_does():
-    data, cfg = dataset(), SimpleNamespace(algo=Settings())
+    data, cfg = dataset(), SimpleNamespace(algo=Settings(), history=1)
     run = SimpleNamespace(dataset=lambda: data, cfg=cfg, seeds=[0], device="cpu")
     ends = Preprocess(end_reward=float(data.rewards[6]))
     rows, buffer, _ = transitions(run, ends, 4)
@@ -163,7 +163,7 @@ def test_windows_are_normalised_by_the_numbers_that_act():
     ends = np.arange(50) == 49
     data = Dataset.from_arrays(states, np.zeros((50, A)), np.ones(50), truncated=ends)
     run = SimpleNamespace(seeds=[0], device="cpu", dataset=lambda: data)
-    run.cfg = SimpleNamespace(algo=dt.Config(context=1, batch_size=4))
+    run.cfg = SimpleNamespace(algo=dt.Config(context=1, batch_size=4), history=1)
     made = [load_windows(run.cfg.algo, run)[1:]]
     cut = Rows(data.observations, data.actions, data.terminated, data.episode_ends)
     made.append(sequences(run, cut, 4, 1, return_scale=1.0))

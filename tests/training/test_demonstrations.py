@@ -29,7 +29,7 @@ def ranked(dataset) -> Ranked:
     """The rows of `dataset`, its rewards replaced by the rank of their episode."""
     ranks = dataset.episode_returns().argsort().argsort()
     ranks = np.repeat(ranks, dataset.episode_lengths()).astype(np.float32)
-    labels = demonstrations._returns(dataset)
+    labels = demonstrations._ranks(dataset)
     rows = dataset.transitions()
     return Ranked(
         rows._replace(rewards=ranks[rows.rows]), SEEDS, ROWS, "cpu", labels=labels[rows.rows]
@@ -81,6 +81,39 @@ def test_a_share_of_demonstrations_is_that_of_the_best():
     assert set(whole.unique().tolist()) >= set(range(11, 20)) and whole.min() >= 9
 
 
+@pytest.mark.parametrize(("share", "best"), [(0.1, 1), (0.25, 1), (0.5, 2), (0.99, 3), (1.0, 4)])
+def test_the_share_is_of_episodes_which_are_whole(share, best):
+    """Episodes of 3, 30, 1 and 6 steps return 2, 3, 1 and 2."""
+    lengths, returns = np.array([3, 30, 1, 6]), [2.0, 3.0, 1.0, 2.0]
+    ends = np.isin(np.arange(40), lengths.cumsum() - 1)
+    rewards = np.zeros(40, np.float32)
+    rewards[ends] = returns
+    column = np.arange(40, dtype=np.float32)[:, None]
+    data = Dataset.from_steps("x", column, column * 0, rewards, column, ends, ends & False)
+    ranks = demonstrations._ranks(data)
+    found = Ranked(data.transitions(), [0], DEMOS, "cpu", labels=ranks)
+    online = Online(offline_ratio=None)
+    cfg = SimpleNamespace(demos=Demos(rows=DEMOS, share=share), batch_size=1, online=online)
+    phases = SimpleNamespace(online=lambda step: False)
+    rows = Rows(cfg, SimpleNamespace(seeds=[0], device="cpu"), found, phases)
+    drawn = torch.cat([rows.sample(1).observations[:, :DEMOS] for _ in range(20)], 1)
+    episodes = np.repeat(np.arange(4), lengths)
+    expected = np.flatnonzero(np.isin(episodes, [1, 3, 0, 2][:best]))
+    assert drawn.unique().tolist() == expected.tolist()
+
+
+def test_a_share_counts_no_episode_without_a_transition():
+    """The best one's only step has no next state, and so the next one is the demonstration."""
+    column = np.arange(4, dtype=np.float32)[:, None]
+    ends = np.array([False, True, False, True])
+    data = Dataset.from_steps(
+        "x", column, column * 0, [0, 1, 0, 2], column, ends & False, ends, [1, 1, 0, 0]
+    )
+    rows = data.transitions()
+    labels = demonstrations._ranks(data)[rows.rows]
+    assert Ranked(rows, [0], ROWS, "cpu", labels=labels).rows_of_best(0.5) == 2
+
+
 @pytest.mark.parametrize("shift", [-1.0, 0.0, 1.0])
 def test_the_best_episodes_are_not_the_shortest_or_longest_that_a_shift_makes_of_them(shift):
     """A success of 20 steps between failures of 5 and of 40."""
@@ -95,7 +128,7 @@ def test_the_best_episodes_are_not_the_shortest_or_longest_that_a_shift_makes_of
         zeros,
     )
     cfg = arsq.Config(data=Preprocess(reward_shift=shift))
-    run = SimpleNamespace(dataset=lambda: data, cfg=SimpleNamespace(algo=cfg), seeds=[0])
+    run = SimpleNamespace(dataset=lambda: data, cfg=SimpleNamespace(algo=cfg, history=1), seeds=[0])
     run.device = "cpu"
     best = demonstrations.load(run, cfg)[0].best(20).observations
     assert (best.amin(), best.amax()) == (5, won)

@@ -142,6 +142,14 @@ class Foreign(gymnasium.Env):
         return np.zeros(1, np.float32), 1.0, False, False, {}
 
 
+def test_steps_of_unequal_durations_are_refused():
+    """As one unit each, slow steps would look as good as fast ones."""
+    slow = type("Slow", (Foreign,), {"longest": 9})
+    with refused("durations dqn qr_dqn iqn iql"):
+        Environments(slow, [0])
+    assert Environments(type("Even", (Foreign,), {"longest": 1}), [0]).look().shape == (1, 1, 1)
+
+
 class InPlace(Foreign):
     """It scales the action that it is given in place, and shows its state's own memory."""
 

@@ -13,8 +13,9 @@ import torch
 from agreement import generators
 from wording import lacking, refused
 
-from corerl.algos import bc, dt, iql, rebrac, td3_bc
+from corerl.algos import bc, bcq_discrete, dt, iql, rebrac, td3_bc
 from corerl.data.dataset import Dataset
+from corerl.data.observations import with_history
 from corerl.data.tasks import resolve
 from corerl.nn import networks
 from corerl.nn.learner import Spec
@@ -36,7 +37,7 @@ DATASET = Dataset.from_steps(
 
 def stand_in(algo) -> SimpleNamespace:
     return SimpleNamespace(
-        cfg=SimpleNamespace(algo=algo.Config()),
+        cfg=SimpleNamespace(algo=algo.Config(), history=1),
         seeds=[0],
         device="cpu",
         task=resolve("corerl/pendulum"),
@@ -112,26 +113,32 @@ def test_states_that_saturate_a_policy_are_warned_of_unless_they_are_normalised(
     assert ("test/six is 58 on average, which" in capsys.readouterr().err) != normalized
 
 
-@pytest.mark.parametrize("learner", ["sequence", "next action", "step"])
+@pytest.mark.parametrize("history", [1, 3])
+@pytest.mark.parametrize("learner", ["sequence", "next action", "step", "discrete"])
 @pytest.mark.parametrize("rows", [[0, 1, 2, 3], [2, 0, 3, 1]])
-def test_rows_out_of_order_are_warned_of_where_the_next_one_counts(capsys, learner, rows):
+def test_rows_out_of_order_are_warned_of_where_the_next_one_counts(capsys, learner, rows, history):
     states = np.arange(5.0)[:, None]
     shuffled = Dataset.from_arrays(
         states[rows],
-        states[rows] / 5,
+        np.arange(4) % 2 if learner == "discrete" else states[rows] / 5,
         np.zeros(4),
         next_observations=states[1:][rows],
         truncated=[0, 0, 0, 1],
     )
-    run = stand_in(bc)
-    run.dataset = lambda: shuffled
+    run = stand_in(bcq_discrete if learner == "discrete" else bc)
+    run.cfg.history, run.dataset = history, lambda: with_history(shuffled, history)
     if learner == "sequence":
         load_windows(dt.Config(context=2), run)
+    elif learner == "discrete":
+        run.task = resolve("corerl/cartpole")
+        preprocessing.load_discrete(run, run.cfg.algo.data, 1)
     else:
         data = preprocessing.Preprocess()
         preprocessing.load(run, data, 1, next_actions=learner == "next action")
-    reported = not lacking(capsys.readouterr().err, "3 4 rows arrays")
-    assert reported == (rows[0] == 2 and learner != "step")
+    text = capsys.readouterr().err
+    follows = history > 1 or learner in ("sequence", "next action")
+    assert (not lacking(text, "3 4 rows arrays")) == (rows[0] == 2 and follows)
+    assert ("history=3" in text) == (rows[0] == 2 and history == 3)
 
 
 def test_bc_ranks_episodes_by_discounted_returns_where_asked():

@@ -1,13 +1,17 @@
 """Whole episodes: padded, cut, a seed's own, and refused where they do not fit."""
 
+from dataclasses import replace
+
 import gymnasium
 import numpy as np
 import pytest
+import tiny
 import torch
 from gymnasium import spaces
 from wording import refused
 
 from corerl.envs import mdps
+from corerl.envs.courier import Courier
 from corerl.training.rollouts import Collector
 
 
@@ -109,3 +113,12 @@ def test_spaces_that_do_not_fit_are_refused(change, reason):
 
     with refused(reason):
         Collector(make, [0], 2, 3)
+
+
+@pytest.mark.parametrize("name", ["cvar_pg", "sqirl"])
+def test_discounted_steps_of_unequal_durations_are_refused(name):
+    cfg = tiny.settings(name)
+    cfg = replace(cfg, task="corerl/courier", algo=replace(cfg.algo, discount=0.9))
+    with refused("durations dqn qr_dqn iqn"):
+        tiny.Short(cfg)
+    assert Collector(Courier, [0], 1, 3).action_dim == 2  # discounts nothing

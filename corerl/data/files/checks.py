@@ -255,10 +255,8 @@ def _of_order(data: Dataset, contents: FileFields) -> Iterator[Finding]:
     jumps = leaps(data) if "next_observations" in contents.arrays else np.empty(0)
     if jumps.size:
         text = f"in {jumps.size:,} rows inside an episode, it differs from the next row's observation. "
-        text += (
-            "Either rows are out of order, or ends of episodes are missing. Sequence models and "
-        )
-        text += "ReBRAC need rows in order."
+        text += "Either rows are out of order, or ends of episodes are missing. Sequence models, "
+        text += "ReBRAC and history above 1 need rows in order."
         yield Finding(False, f"{contents.row(int(jumps[0]))}, next_observations", text)
 
 
