@@ -17,6 +17,7 @@ from corerl.policies.loaded_policy import Loaded
 
 AT_ONCE = 4096
 """States of one call: what a transformer's or an ensemble's activations leave room for."""
+SAMPLED = "samples from the policy, from a normal truncated to the action bounds if play clips it"
 
 
 @dataclass(frozen=True)
@@ -215,7 +216,7 @@ def _continuous(
 
     one = np.zeros((1, width), np.float32)
     draws(one)  # a policy without chance says so at once
-    sizes, shown = (width, features), "samples from the policy"
+    sizes, shown = (width, features), SAMPLED
     return Policy(agent.seeds, actions=draws, log_prob=log_prob, sizes=sizes, description=shown)
 
 

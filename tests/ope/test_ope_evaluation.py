@@ -104,14 +104,14 @@ def test_a_fitted_behaviour_is_near_the_recorded_one():
 
 def test_what_does_not_look_at_the_state_knows_the_fitted_rows_alone():
     numbers, held = np.array([0, 0, 0, 1, 1, 1]), np.arange(6) >= 4
-    vectors = np.array([0.0, 0.4, 0.0, 0.4, 1.0, 1.0])
+    vectors = np.array([-1.0, 1.0, -1.0, 1.0, 0.5, 0.5])
     found = []
     for actions in (numbers, vectors[:, None]):
         zeros, ends = np.zeros((6, 1)), [0, 0, 0, 1, 0, 1]
         dataset = Dataset.from_steps("test/two", zeros, actions, zeros, zeros, ends, np.zeros(6))
         found.append(behaviour._constant(dataset, held))
     np.testing.assert_allclose(found[0], np.log(np.where(numbers == 0, 4, 2) / 6))  # 3 + 1, 1 + 1
-    np.testing.assert_allclose(found[1], stats.norm.logpdf(vectors, 0.2, 0.2), rtol=1e-4)
+    np.testing.assert_allclose(found[1], stats.truncnorm.logpdf(vectors, -1, 1), rtol=1e-4)
 
 
 def test_a_fitted_gaussian_behaviour():
@@ -124,6 +124,16 @@ def test_a_fitted_gaussian_behaviour():
     found = behaviour.fitted(dataset, steps=1500, hidden_width=32, lr=3e-3)
     true = stats.norm.logpdf(noise[:, 0]) - np.log(0.1)
     assert np.abs(found.log_prob - true).mean() < 0.1
+
+
+def test_a_fitted_behaviour_has_no_mass_beyond_the_bounds():
+    """Actions of a normal around 0.8 that was drawn again beyond the bounds: a third of it is lost."""
+    law = stats.truncnorm(-1.8 / 0.5, 0.2 / 0.5, 0.8, 0.5)
+    a = law.rvs((4000, 1), random_state=0).astype(np.float32)
+    s, over = np.zeros_like(a), np.ones(len(a), bool)
+    dataset = Dataset.from_steps("test/bound", s, a, s[:, 0], s, over, ~over)
+    found = behaviour.fitted(dataset, steps=1500, hidden_width=8, lr=3e-3)
+    assert np.abs(found.log_prob - law.logpdf(a[:, 0])).mean() < 0.1
 
 
 def test_a_fitted_behaviour_does_not_know_few_rows_by_heart():
