@@ -60,8 +60,9 @@ def fitted(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> Behaviour:
-    """Fits a network by maximum likelihood: a softmax over discrete actions, else a normal truncated to
-    the actions' bounds, with mean and standard deviation from the state.
+    """Fits a network by maximum likelihood: a softmax over discrete actions, else a normal.
+
+    Its mean and standard deviation depend on the state. It is truncated to the actions' bounds.
 
     A tenth of the episodes is held out. The latest network is kept under which these are as likely as
     ever, up to a standard error. The result has their mean log-likelihood, and that of a model which does

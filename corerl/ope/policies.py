@@ -54,7 +54,19 @@ class Policy:
         return self.probabilities is not None
 
     def check(self, dataset: Dataset) -> None:
-        """Raises CorerlError where the dataset has other observations or actions than the policy."""
+        """Raises CorerlError where the dataset has other observations or actions than the policy.
+
+        Durations of steps and episodes without actions are refused too, which no estimate here minds.
+        """
+        for field, what in (
+            ("durations", "durations of steps"),
+            ("unlabelled", "episodes without actions"),
+        ):
+            require(
+                getattr(dataset, field) is None,
+                f"{dataset.id} has {what}, which off-policy evaluation does not support. Choose other "
+                "data, in a command with --data",
+            )
         kinds = {True: "discrete", False: "continuous"}
         if self.discrete != dataset.discrete:
             raise CorerlError(

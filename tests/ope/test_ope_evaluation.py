@@ -15,7 +15,7 @@ from corerl.data.dataset import Dataset
 from corerl.envs import cartpole
 from corerl.ope import behaviour, kernels
 from corerl.ope.evaluation import _impossible, _too_few, judge
-from corerl.ope.fqe import Settings
+from corerl.ope.fqe import FQE, Settings
 from corerl.ope.judgement import IMPOSSIBLE, Options
 from corerl.ope.logs import Logs
 from corerl.ope.policies import Policy, distance, of_run
@@ -279,6 +279,18 @@ def test_returns_are_discounted_and_end_at_the_horizon():
     paid = dataset.actions.reshape(-1, 3)
     np.testing.assert_allclose(Logs.of(dataset, 0.5).returns, paid @ [1, 0.5, 0.25])
     np.testing.assert_allclose(Logs.of(dataset, 0.5, 2).returns, paid[:, :2] @ [1, 0.5])
+
+
+@pytest.mark.parametrize("field", ["durations", "unlabelled"])
+def test_steps_with_durations_and_episodes_without_actions_are_refused(field):
+    dataset = chain(np.random.default_rng(0), episodes=4)
+    given = {"durations": np.full(len(dataset), 2), "unlabelled": np.arange(len(dataset)) < 3}
+    dataset = replace(dataset, **{field: given[field]})
+    words = {"durations": "durations", "unlabelled": "without actions"}
+    with refused(f"test/chain {words[field]}"):
+        judge(constant(0.5), dataset, ["is"])
+    with refused(f"test/chain {words[field]}"):
+        FQE(constant(0.5), dataset, QUICK)
 
 
 def test_a_deterministic_policy_that_nobody_followed_is_refused():
