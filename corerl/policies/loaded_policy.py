@@ -240,9 +240,7 @@ class Loaded:
     # What is judged of it.
 
     def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """Returns log-densities `(S, n)` of actions `(S, n, A)` at raw observations `(S, n, O)`.
-
-        A normal whose draws play clips is truncated to the actions' bounds instead.
+        """Returns log-densities `(S, n)` of actions `(S, n, A)` at raw observations, within the bounds.
 
         Raises:
             CorerlError: the algorithm's policy has no density.

@@ -30,6 +30,7 @@ from corerl.config import Settings, at_least, one_of, positive, require
 from corerl.data import tasks
 from corerl.data.dataset import Dataset
 from corerl.data.mixtures import joined
+from corerl.data.observations import check_parts
 from corerl.training.cached import cached
 from corerl.training.run import Run
 
@@ -208,6 +209,7 @@ def _check_spaces(dataset: Dataset, expert: Dataset) -> None:
         f"{theirs[1]}, but the data of {dataset.id} has {mine[0]} and {mine[1]}. Choose an "
         "algo.data.expert.task with the same spaces",
     )
+    check_parts(dataset.id, dict(dataset.parts), expert.id, dict(expert.parts))
 
 
 def _compared(dataset: Dataset, compare: str) -> tuple[np.ndarray, np.ndarray]:
