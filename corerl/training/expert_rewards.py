@@ -61,12 +61,7 @@ def relabelled(run: Run, dataset: Dataset, data: Any) -> Dataset:
     Raises:
         CorerlError: the environment trains too, or the demonstrations are too few or of other spaces.
     """
-    phase = run.cfg.algo.phase
-    require(
-        phase == "offline",
-        f"algo.data.rewards={data.rewards} makes rewards for the dataset only, but algo.phase={phase} "
-        "also learns from the environment's rewards. Use algo.phase=offline",
-    )
+    check_phase(run.cfg.algo.phase, data)
     expert, other, best = demonstrations(run, dataset, data)
     require(
         data.rewards == "uds" or not dataset.discrete,
@@ -88,14 +83,26 @@ def relabelled(run: Run, dataset: Dataset, data: Any) -> Dataset:
     return dataset.with_rewards(rewards)
 
 
+def check_phase(phase: str, data: Any) -> None:
+    """Raises CorerlError where rewards are made and the environment trains too."""
+    require(
+        phase == "offline" or data.rewards == "data",
+        f"algo.data.rewards={data.rewards} makes rewards for the dataset only, but algo.phase={phase} "
+        "learns from the environment's rewards. Use algo.phase=offline",
+    )
+
+
 def demonstrations(run: Run, dataset: Dataset, data: Any) -> tuple[Dataset, Dataset, np.ndarray]:
     """Returns the demonstrations, the dataset that they are of, and the numbers of their episodes there.
+
+    Args:
+        dataset: the run's own, with the ends that `data.end_reward` makes.
 
     Raises:
         CorerlError: they are too few, or of other spaces.
     """
     source = tasks.another(run.task, data.expert.task)
-    other = dataset if source is run.task else source.load()
+    other = dataset if source is run.task else source.load().ended_by(data.end_reward)
     best = _best(other, data.expert.episodes)
     expert = other.select_episodes(best)
     _check_spaces(dataset, expert)
