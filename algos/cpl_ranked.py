@@ -221,7 +221,7 @@ class RankedCPL(Stateful):
 
 def teacher_scores(run: Run, cfg: Ranked, rows: Rows) -> Tensor:
     """Returns the sum that a scripted teacher judges by, of the segment that ends at each row: `(N,)`."""
-    dataset = preprocessing.ended(preprocessing.vectors(run), cfg.data)
+    dataset = preprocessing.vectors(run).ended_by(cfg.data.end_reward)
     worth = teachers.worth(dataset, cfg.preferences)[dataset.transitions().rows]
     return torch.from_numpy(segments.sums(worth, segments.first_rows(rows, cfg.length)))
 

@@ -113,6 +113,10 @@ class GaussianOfState(nn.Module):
         mean, log_std = self.body(observations).chunk(2, -1)
         return torch.tanh(mean), log_std.clamp(*self.limits)
 
+    def gaussian(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the mean and log-std of the normal whose draws are clipped."""
+        return self(observations)
+
     def draw(self, observations: Tensor, noise: Tensor) -> Tensor:
         """Draws actions `(S, B, A)` with normal noise, clipped to the bounds."""
         return self.sample_many(observations, noise[:, None])[0][:, 0]

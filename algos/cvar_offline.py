@@ -251,7 +251,7 @@ def parts(agent: CVaROffline, spec: Spec) -> dict[str, Any]:
 
 def facts(cfg: Config, dataset: Dataset) -> dict[str, Any]:
     """Returns the first states of the data, for which the first stock is chosen."""
-    return {"first": first_states(preprocessing.ended(dataset, cfg.data))}
+    return {"first": first_states(dataset.ended_by(cfg.data.end_reward))}
 
 
 def train(cfg: Config, run: Run) -> None:

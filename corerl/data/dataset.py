@@ -291,11 +291,14 @@ class Dataset:
         """Returns the same steps with other rewards (N,): learned, shifted or rescaled."""
         return replace(self, rewards=floats(column(rewards), "rewards"))
 
-    def ended_by(self, reward: float) -> Dataset:
+    def ended_by(self, reward: float | None) -> Dataset:
         """Returns the same steps where one of this reward is terminal, and what follows another episode.
 
         Such a step makes a transition also where no next state was recorded: nothing bootstraps from it.
+        None ends nothing.
         """
+        if reward is None:
+            return self
         over = self.rewards == np.float32(reward)
         terminated = self.terminated | over
         truncated = self.truncated & ~terminated

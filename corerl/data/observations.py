@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any
 
 import gymnasium
@@ -193,6 +193,20 @@ def wrapper(env: gymnasium.Env | None, kind: type) -> Any:
             return env
         env = env.env
     return None
+
+
+def check_parts(one: str, mine: Collection[str], other: str, theirs: Collection[str]) -> None:
+    """Raises CorerlError where both have names for the parts of an observation, in another order or others.
+
+    A dictionary's name stands for all of its parts.
+    """
+    few, many = sorted((mine, theirs), key=len)
+    within = [next((name for name in few if is_in(part, name)), part) for part in many]
+    require(
+        not few or [name for name, _ in groupby(within)] == list(few),
+        f"observations have the parts {', '.join(mine)} in {one}, but {', '.join(theirs)} in {other}. "
+        "Both must have the same parts in the same order. A file's order is data.columns.observations",
+    )
 
 
 def first(observation: np.ndarray, length: int) -> np.ndarray:

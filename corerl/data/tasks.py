@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import gymnasium
@@ -174,7 +174,7 @@ class Task:
             "neorl2": simulators.make_neorl2,
             "ogbench": ogbench.make_env,
             "risk": risk.make_env,
-            "gym": simulators.make_gym,
+            "gym": partial(simulators.make_gym, columns=own_files.listed(self.data)),
             "maze": mazes.make,
             "atari": atari.make,
         }[self.collection]
@@ -276,15 +276,16 @@ def of(cfg: Config) -> Task:
 def another(task: Task, task_id: str | None) -> Task:
     """Returns the task of `task_id` with observations and actions as `task` has its own. None is `task`.
 
-    Another file of one's own is read as the run's was, and belongs to the same environment.
+    Another file of one's own is read as the run's was, and belongs to the same environment. An environment
+    for a file's run lays the parts of observations as the file does.
     """
     if task_id is None or task_id == task.id:
         return task
     shown = {"history": task.history, "action_range": task.action_range}
     other = replace(resolve(task_id, task.trust), **shown)
-    if task.collection == other.collection == "file":
+    if task.collection == "file" and other.collection in ("file", "gym"):
         data = task.data and replace(task.data, sha256=None)
-        return replace(other, env=task.env, data=data)
+        return replace(other, env=task.env if other.collection == "file" else None, data=data)
     return other
 
 

@@ -66,9 +66,13 @@ class GaussianPolicy(nn.Module):
         """Draws actions `(S, B, A)` with normal noise, clipped to the bounds."""
         return (self(observations) + self.std * noise).clamp(-1, 1)
 
+    def gaussian(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the mean and log-std of the normal whose draws are clipped."""
+        return self(observations), self.log_std.clamp(*self.limits)
+
     def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
         """Returns the log-density `(S, B)` of given actions, before clipping."""
-        return self.log_prob_given(self(observations), actions)
+        return gaussian_log_prob(*self.gaussian(observations), actions)
 
     def log_prob_given(self, mean: Tensor, actions: Tensor) -> Tensor:
         """Returns the log-density `(S, B)` of `actions` around the mean that `forward` gave."""
@@ -93,6 +97,11 @@ class UnitGaussian(MLP):
     def draw(self, observations: Tensor, noise: Tensor) -> Tensor:
         """Draws actions `(S, B, A)` with normal noise, clipped to the bounds."""
         return (self(observations) + noise).clamp(-1, 1)
+
+    def gaussian(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the mean and log-std of the normal whose draws are clipped."""
+        mean = self(observations)
+        return mean, torch.zeros_like(mean)
 
     def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
         """Returns the log-density `(S, B)` of given actions, before clipping."""

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from corerl import seeding
 from corerl.data.dataset import Dataset
 from corerl.errors import CorerlError
-from corerl.nn import networks, optim, policies
+from corerl.nn import networks, optim, truncated_normal
 from corerl.nn.learner import GradientStep
 
 HELD_OUT = 0.1
@@ -60,8 +60,9 @@ def fitted(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> Behaviour:
-    """Fits a network by maximum likelihood: a softmax over discrete actions, else a Gaussian with mean
-    and standard deviation from the state.
+    """Fits a network by maximum likelihood: a softmax over discrete actions, else a normal.
+
+    Its mean and standard deviation depend on the state. It is truncated to the actions' bounds.
 
     A tenth of the episodes is held out. The latest network is kept under which these are as likely as
     ever, up to a standard error. The result has their mean log-likelihood, and that of a model which does
@@ -112,7 +113,7 @@ class _Model:
         if self._numbered:
             return F.log_softmax(out, -1).gather(-1, actions[..., None]).squeeze(-1)
         mean, log_std = out.chunk(2, -1)
-        return policies.gaussian_log_prob(mean, log_std.clamp(-5, 2), actions)
+        return truncated_normal.log_prob(mean, log_std.clamp(-5, 2), actions)
 
     def _loss(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         return -self.log_prob(observations, actions).mean(-1), {}
@@ -141,11 +142,14 @@ def _held_out(dataset: Dataset, seed: int) -> np.ndarray:
 
 
 def _constant(dataset: Dataset, held: np.ndarray) -> np.ndarray:
-    """Returns log-likelihoods under the shares of actions, or one Gaussian, of the rows that were fitted."""
+    """Returns log-likelihoods under the shares of actions, or one normal, of the rows that were fitted.
+
+    The normal has their moments before it is truncated to the actions' bounds.
+    """
     kept = dataset.actions[~held]
     if dataset.discrete:
         counts = np.bincount(kept, minlength=int(dataset.actions.max()) + 1) + 1
         return np.log(counts / counts.sum())[dataset.actions]
     mean, std = kept.mean(0, dtype=np.float64), kept.std(0, dtype=np.float64) + 1e-6
-    scaled = (dataset.actions - mean) / std
-    return (-0.5 * scaled**2 - np.log(std) - 0.5 * math.log(2 * math.pi)).sum(1)
+    normal = torch.from_numpy(mean), torch.from_numpy(np.log(std))
+    return truncated_normal.log_prob(*normal, torch.from_numpy(dataset.actions)).numpy()

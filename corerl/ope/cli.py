@@ -110,15 +110,6 @@ def run(args: argparse.Namespace) -> int:
     for (task, discount), agents in questions.items():
         if task not in datasets:
             datasets[task] = task.load()
-            for field, what in (
-                ("durations", "durations of steps"),
-                ("unlabelled", "episodes without actions"),
-            ):
-                require(
-                    getattr(datasets[task], field) is None,
-                    f"{task.id} has {what}, which off-policy evaluation does not support. Choose other "
-                    "data with --data",
-                )
         if datasets[task].discrete:
             refuse(args, OF_KERNELS, f"{task.id} has discrete actions, which need no kernel")
         asked = replace(options, discount=discount)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -12,11 +12,14 @@ from torch import Tensor
 from corerl import seeding
 from corerl.config import require
 from corerl.data.dataset import Dataset
+from corerl.data.observations import check_parts
 from corerl.errors import CorerlError
 from corerl.policies.loaded_policy import Loaded
+from corerl.policies.simulation import named_parts
 
 AT_ONCE = 4096
 """States of one call: what a transformer's or an ensemble's activations leave room for."""
+SAMPLED = "samples from the policy, from a normal truncated to the action bounds if play clips it"
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class Policy:
         log_prob: `(n, O), (n, A) -> (S, n)`, log-densities of given actions.
         sizes: features of an observation and of an action (or how many actions there are), where known.
         description: which policy it is, for people.
+        parts: names of an observation's parts in their order, where it is a dictionary.
     """
 
     seeds: Sequence[int]
@@ -40,6 +44,7 @@ class Policy:
     log_prob: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
     sizes: tuple[int, int] | None = None
     description: str = ""
+    parts: Sequence[str] = ()
 
     def __post_init__(self):
         require(
@@ -53,7 +58,19 @@ class Policy:
         return self.probabilities is not None
 
     def check(self, dataset: Dataset) -> None:
-        """Raises CorerlError where the dataset has other observations or actions than the policy."""
+        """Raises CorerlError where the dataset has other observations or actions than the policy.
+
+        Durations of steps and episodes without actions are refused too, which no estimate here minds.
+        """
+        for field, what in (
+            ("durations", "durations of steps"),
+            ("unlabelled", "episodes without actions"),
+        ):
+            require(
+                getattr(dataset, field) is None,
+                f"{dataset.id} has {what}, which off-policy evaluation does not support. Choose other "
+                "data, in a command with --data",
+            )
         kinds = {True: "discrete", False: "continuous"}
         if self.discrete != dataset.discrete:
             raise CorerlError(
@@ -65,6 +82,7 @@ class Policy:
             f"{dataset.id} has observations of shape {dataset.observations.shape[1:]}, but off-policy "
             "evaluation needs vectors",
         )
+        check_parts("the policy's data", self.parts, dataset.id, dict(dataset.parts))
         if self.sizes is None:
             return
         observations, actions = dataset.observations.shape[1], self.sizes[1]
@@ -85,7 +103,7 @@ def together(policies: Sequence[Policy]) -> Policy:
     """
     first = policies[0]
     require(
-        all(p.discrete == first.discrete and p.sizes == first.sizes for p in policies),
+        all(_spaces(policy) == _spaces(first) for policy in policies),
         "Policies with different observations or actions cannot be judged together. Judge each on its own",
     )
 
@@ -100,7 +118,12 @@ def together(policies: Sequence[Policy]) -> Policy:
         *(joined(name) for name in ("probabilities", "actions", "log_prob")),
         first.sizes,
         first.description,
+        first.parts,
     )
+
+
+def _spaces(policy: Policy) -> tuple:
+    return policy.discrete, policy.sizes, policy.parts
 
 
 def distance(policy: Policy, dataset: Dataset, rows: int = AT_ONCE, seed: int = 0) -> np.ndarray:
@@ -160,13 +183,14 @@ def of_run(
             f"policy=sample is for continuous actions, but {agent.task.id} has discrete actions. "
             "Give epsilon instead, the probability of a random action.",
         )
-        return _discrete(agent, shape[0], count, epsilon)
+        return replace(_discrete(agent, shape[0], count, epsilon), parts=named_parts(agent.task))
     require(
         epsilon is None,
         f"epsilon is for discrete actions, but {agent.task.id} has continuous actions. "
         "Leave epsilon out",
     )
-    return _continuous(agent, shape[0], features, chance, samples, seed)
+    policy = _continuous(agent, shape[0], features, chance, samples, seed)
+    return replace(policy, parts=named_parts(agent.task))
 
 
 def _discrete(agent: Loaded, width: int, count: int, epsilon: float | None) -> Policy:
@@ -215,7 +239,7 @@ def _continuous(
 
     one = np.zeros((1, width), np.float32)
     draws(one)  # a policy without chance says so at once
-    sizes, shown = (width, features), "samples from the policy"
+    sizes, shown = (width, features), SAMPLED
     return Policy(agent.seeds, actions=draws, log_prob=log_prob, sizes=sizes, description=shown)
 
 

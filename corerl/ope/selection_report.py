@@ -46,7 +46,8 @@ def report(
     discount = judged[0][1].discount
     recorded = float(dataset.episode_returns().mean())
     good = {name: (_as_judged(name, discount, dataset, args), recorded) for name in methods}
-    same = discount == 1 and args.horizon is None and args.finite
+    as_played = args.policy == "act" and args.epsilon is None
+    same = discount == 1 and args.horizon is None and args.finite and as_played
     infinite = {name: ~np.isfinite(values) for name, values in given.items()}
     estimates = {name: selection.last(given[name], infinite[name]) for name in methods}
     rows = [

@@ -239,7 +239,7 @@ class Loaded:
     # What is judged of it.
 
     def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """Returns log-densities `(S, n)` of actions `(S, n, A)` at raw observations `(S, n, O)`.
+        """Returns log-densities `(S, n)` of actions `(S, n, A)` at raw observations, within the bounds.
 
         Raises:
             CorerlError: the algorithm's policy has no density.
@@ -247,7 +247,7 @@ class Loaded:
         return self._gather(lambda part, *x: part.log_prob(*x), observations, actions)
 
     def sample(self, observations: Tensor, noise: Tensor) -> Tensor:
-        """Samples actions `(S, n, A)` at raw observations, from normal noise `(S, n, A)`.
+        """Samples actions `(S, n, A)` of the density of `log_prob`, from normal noise `(S, n, A)`.
 
         Raises:
             CorerlError: the algorithm's policy is deterministic.

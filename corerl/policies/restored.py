@@ -15,7 +15,7 @@ from corerl.data.files.arrays import floats
 from corerl.data.observations import kept_as
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
-from corerl.nn import candidates
+from corerl.nn import candidates, truncated_normal
 from corerl.nn.critics import Critics
 from corerl.nn.learner import Spec
 from corerl.training.random_policy import SampledPolicy
@@ -95,12 +95,24 @@ class Restored:
     @torch.no_grad()
     def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
         agent, policy = self._stochastic()
+        if hasattr(policy, "gaussian"):  # clipped draws have no density at the bounds
+            normal = policy.gaussian(agent.normalizer(observations))
+            return truncated_normal.log_prob(*normal, actions)
         if hasattr(agent, "log_prob"):
             return agent.log_prob(observations, actions)
         return policy.log_prob(agent.normalizer(observations), actions)
 
     @torch.no_grad()
     def sample(self, observations: Tensor, noise: Tensor) -> Tensor:
+        agent, policy = self._stochastic()
+        if hasattr(policy, "gaussian"):
+            normal = policy.gaussian(agent.normalizer(observations))
+            return truncated_normal.draw(*normal, noise)
+        return self._propose(observations, noise)
+
+    @torch.no_grad()
+    def _propose(self, observations: Tensor, noise: Tensor) -> Tensor:
+        """Draws actions as in play, where a normal is clipped to the bounds."""
         agent, policy = self._stochastic()
         if hasattr(agent, "log_prob"):
             return agent.explore(observations, noise)
@@ -124,7 +136,7 @@ class Restored:
                 f"The policy of {type(agent).__name__} is deterministic, but --steer needs a "
                 "policy that samples actions. Choose a run of IQL, SAC or a flow policy, for example."
             ) from error
-        return self.sample
+        return self._propose
 
     def critic(self) -> Critics:
         """Returns the agent's critics.

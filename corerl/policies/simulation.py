@@ -10,6 +10,7 @@ import json
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import gymnasium
@@ -18,7 +19,9 @@ from gymnasium import spaces
 from rich.console import Console
 from torch import Tensor
 
+from corerl.data.files import own_files
 from corerl.data.files.io import one_line
+from corerl.data.observations import Flat, check_parts, wrapper
 from corerl.data.tasks import Task
 from corerl.errors import CorerlError
 from corerl.policies.loaded_policy import Loaded
@@ -102,12 +105,23 @@ def check_fit(agent: Loaded, task: Task) -> None:
                 f"{agent.label} learned on {agent.task.id} with {name} of {one}, but {task.id} has "
                 f"{two}. Choose a task with the same {name}."
             )
+    check_parts(agent.task.id, named_parts(agent.task), task.id, named_parts(task))
 
 
 def _spaces(task: Task) -> tuple:
     env = task.make_env()
     env.close()
     return env.observation_space, env.action_space
+
+
+def named_parts(task: Task) -> tuple[str, ...]:
+    """Returns the names of an observation's parts: the environment's, or else those of a file's columns."""
+    with suppress(CorerlError):  # without a simulator
+        env = task.make_env()
+        env.close()
+        if flat := wrapper(env, Flat):
+            return tuple(flat.parts)
+    return tuple(own_files.parts(task.data))
 
 
 def tell(

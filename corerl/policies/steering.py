@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from corerl.config import require
+from corerl.data.observations import check_parts
 from corerl.nn import candidates
 from corerl.policies.loaded_policy import Loaded
+from corerl.policies.simulation import named_parts
 from corerl.training.random_policy import RandomPolicy
 
 
@@ -73,3 +75,5 @@ def _check_spaces(agent: Loaded, other: Loaded) -> None:
             one == two,
             f"{other.path} cannot steer {agent.path}, because their {what} differ ({two} and {one})",
         )
+    names = (named_parts(run.task) for run in (agent, other))
+    check_parts(f"{agent.path}", next(names), f"{other.path}", next(names))

@@ -125,7 +125,7 @@ def transitions(
     refuse_recorded(data)
     as_it_is = replace(data, return_range=False, reward_scale=1.0, reward_shift=0.0)
     buffer, normalizer = preprocessing.load(run, as_it_is, batch_size, kind=RelabelledBuffer)
-    dataset = preprocessing.ended(preprocessing.vectors(run), data)
+    dataset = preprocessing.vectors(run).ended_by(data.end_reward)
     return rows_of(dataset, data.clip_actions), buffer, normalizer
 
 

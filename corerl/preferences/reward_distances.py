@@ -15,8 +15,10 @@ import numpy as np
 from scipy import stats
 
 from corerl.data.dataset import Dataset, Transitions
+from corerl.data.observations import check_parts
 from corerl.errors import CorerlError
 from corerl.policies.loaded_policy import Loaded
+from corerl.policies.simulation import named_parts
 from corerl.preferences.relabelling import rows_of
 from corerl.preferences.reward_models import MarkovReward, ensemble_mean
 from corerl.risk.rewards import starc_of_rows
@@ -45,6 +47,7 @@ def distances(agent: Loaded, dataset: Dataset | None = None) -> list[Distance]:
         CorerlError: the algorithm learns no reward, or the dataset's rewards are all equal.
     """
     dataset = agent.task.load() if dataset is None else dataset
+    check_parts(agent.task.id, named_parts(agent.task), dataset.id, dict(dataset.parts))
     t = dataset.transitions()
     if np.ptp(t.rewards) == 0:
         raise CorerlError(

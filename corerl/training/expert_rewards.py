@@ -30,6 +30,7 @@ from corerl.config import Settings, at_least, one_of, positive, require
 from corerl.data import tasks
 from corerl.data.dataset import Dataset
 from corerl.data.mixtures import joined
+from corerl.data.observations import check_parts
 from corerl.training.cached import cached
 from corerl.training.run import Run
 
@@ -60,12 +61,7 @@ def relabelled(run: Run, dataset: Dataset, data: Any) -> Dataset:
     Raises:
         CorerlError: the environment trains too, or the demonstrations are too few or of other spaces.
     """
-    phase = run.cfg.algo.phase
-    require(
-        phase == "offline",
-        f"algo.data.rewards={data.rewards} makes rewards for the dataset only, but algo.phase={phase} "
-        "also learns from the environment's rewards. Use algo.phase=offline",
-    )
+    check_phase(run.cfg.algo.phase, data)
     expert, other, best = demonstrations(run, dataset, data)
     require(
         data.rewards == "uds" or not dataset.discrete,
@@ -87,14 +83,26 @@ def relabelled(run: Run, dataset: Dataset, data: Any) -> Dataset:
     return dataset.with_rewards(rewards)
 
 
+def check_phase(phase: str, data: Any) -> None:
+    """Raises CorerlError where rewards are made and the environment trains too."""
+    require(
+        phase == "offline" or data.rewards == "data",
+        f"algo.data.rewards={data.rewards} makes rewards for the dataset only, but algo.phase={phase} "
+        "learns from the environment's rewards. Use algo.phase=offline",
+    )
+
+
 def demonstrations(run: Run, dataset: Dataset, data: Any) -> tuple[Dataset, Dataset, np.ndarray]:
     """Returns the demonstrations, the dataset that they are of, and the numbers of their episodes there.
+
+    Args:
+        dataset: the run's own, with the ends that `data.end_reward` makes.
 
     Raises:
         CorerlError: they are too few, or of other spaces.
     """
     source = tasks.another(run.task, data.expert.task)
-    other = dataset if source is run.task else source.load()
+    other = dataset if source is run.task else source.load().ended_by(data.end_reward)
     best = _best(other, data.expert.episodes)
     expert = other.select_episodes(best)
     _check_spaces(dataset, expert)
@@ -208,6 +216,7 @@ def _check_spaces(dataset: Dataset, expert: Dataset) -> None:
         f"{theirs[1]}, but the data of {dataset.id} has {mine[0]} and {mine[1]}. Choose an "
         "algo.data.expert.task with the same spaces",
     )
+    check_parts(dataset.id, dict(dataset.parts), expert.id, dict(expert.parts))
 
 
 def _compared(dataset: Dataset, compare: str) -> tuple[np.ndarray, np.ndarray]:

@@ -204,8 +204,9 @@ class Phases:
         return self.envs.receive(explore(self.envs.look(), self._exploration.next()))
 
     def step(self, actions: Tensor) -> None:
-        """Steps every environment with `(S, 1, A)` and keeps the transitions."""
-        self.replay.add(self._learned(self.envs.step(actions)))
+        """Steps every environment with `(S, 1, A)`, clipped like the data's, and keeps the transitions."""
+        limit = self._run.cfg.algo.data.clip_actions
+        self.replay.add(self._learned(self.envs.step(actions.clamp(-limit, limit))))
 
     def sample(self, step: int) -> Batch:
         """Samples from the data before the switch, and from the mixture after it."""
@@ -228,7 +229,7 @@ class _Learned:
         self._data = data
         self._factor = np.float32(1)
         if data.return_range:  # the data is read once more, rather than handed through every caller
-            self._factor = preprocessing.return_factor(preprocessing.ended(run.dataset(), data))
+            self._factor = preprocessing.return_factor(run.dataset().ended_by(data.end_reward))
         self._normalizer = normalizer
 
     @cached_property
@@ -237,10 +238,9 @@ class _Learned:
         return tuple(getattr(self._normalizer, x).cpu().numpy() for x in ("mean", "std"))
 
     def __call__(self, step):
-        limit, (mean, std) = self._data.clip_actions, self._scale
+        mean, std = self._scale
         return step._replace(
             observations=(step.observations - mean) / std,
-            actions=step.actions.clip(-limit, limit),
             rewards=preprocessing.affine(step.rewards, self._factor, self._data),
             next_observations=(step.next_observations - mean) / std,
         )

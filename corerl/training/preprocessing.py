@@ -41,7 +41,7 @@ class Preprocess(Settings):
     return_range: bool = False  # multiplies rewards by 1000 / (largest - smallest episode return)
     reward_scale: float = 1.0  # factor that multiplies rewards before reward_shift is added
     reward_shift: float = 0.0  # number added to the scaled rewards
-    clip_actions: float = within(1.0, "(0, 1]")  # dataset actions are clipped to +- this number
+    clip_actions: float = within(1.0, "(0, 1]")  # training clips actions to +- this number
     end_reward: float | None = added(None)  # recorded reward that marks terminal steps (null: none)
     normalize_states: bool = False  # states become (s - mean) / (std + 1e-3), also when acting
 
@@ -79,9 +79,10 @@ def load(
     Raises:
         CorerlError: the dataset has images, actions that the algorithm does not take, or no transitions.
     """
+    expert_rewards.check_phase(run.cfg.algo.phase, data)
     if run.cfg.algo.phase == "online" and not run.cfg.algo.learns_from_data:
         return _without_data(run, batch_size, next_actions)
-    dataset = ended(vectors(run, timed=True), data)
+    dataset = vectors(run, timed=True).ended_by(data.end_reward)
     if data.rewards != "data":
         dataset = expert_rewards.relabelled(run, dataset, data)
     if labels is not None:
@@ -145,7 +146,8 @@ def load_demonstrations(
     Raises:
         CorerlError: they are too few, of other spaces, or stop without an end or a next state.
     """
-    expert = expert_rewards.demonstrations(run, vectors(run, timed=True), data)[0]
+    dataset = vectors(run, timed=True).ended_by(data.end_reward)
+    expert = expert_rewards.demonstrations(run, dataset, data)[0]
     transitions = timed_transitions(run, expert)
     limit = data.clip_actions
     actions = transitions.actions
@@ -155,11 +157,6 @@ def load_demonstrations(
         actions=one_hot(run, actions) if expert.discrete else np.clip(actions, -limit, limit),
     )
     return OfflineBuffer(made, run.seeds, batch_size, run.device, purpose="demonstrations")
-
-
-def ended(dataset: Dataset, data: Preprocess) -> Dataset:
-    """Returns the dataset with the ends of episodes that `end_reward` makes, where it is set."""
-    return dataset if data.end_reward is None else dataset.ended_by(data.end_reward)
 
 
 def _warn_of_saturation(dataset: Dataset, data: Preprocess) -> None:

@@ -29,7 +29,7 @@ from corerl.data.dataset import Dataset
 from corerl.nn.learner import Spec
 from corerl.preferences.relabelling import Rows, rows_of
 from corerl.preferences.segments import SegmentBuffer, Segments, first_rows, sums
-from corerl.training.preprocessing import Preprocess, ended
+from corerl.training.preprocessing import Preprocess
 
 B, L = 4, 5
 
@@ -180,7 +180,7 @@ def test_a_teacher_scores_a_step_that_ends_an_episode_by_its_reward():
     data = Dataset.from_arrays(np.zeros((4, 2)), np.zeros((4, 1)), np.arange(4.0), truncated=cut)
     cfg = Config(ranked_by="teacher", length=2, data=Preprocess(end_reward=1.0))
     run = SimpleNamespace(dataset=lambda: data, cfg=SimpleNamespace(algo=cfg))
-    scores = teacher_scores(run, cfg, rows_of(ended(data, cfg.data)))
+    scores = teacher_scores(run, cfg, rows_of(data.ended_by(cfg.data.end_reward)))
     assert scores.tolist() == [0, 1, 2]
 
 

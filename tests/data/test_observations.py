@@ -1,6 +1,7 @@
 """Observations that are dictionaries, and the latest K of an episode."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import gymnasium
 import h5py
@@ -18,6 +19,11 @@ from corerl.data.dataset import Dataset
 from corerl.data.files import own_files
 from corerl.data.tasks import resolve
 from corerl.launch.composition import cells
+from corerl.ope.policies import of_run
+from corerl.policies import simulation
+from corerl.policies.steering import Steered
+from corerl.preferences import reward_distances
+from corerl.training import expert_rewards
 from corerl.training.simulator_state import load_simulator, save_simulator
 
 
@@ -255,6 +261,67 @@ def test_a_policy_acts_at_the_environments_own_dictionaries(tmp_path):
         "arm/velocity": np.array([7, 7]),
     }
     assert np.array_equal(agent.act(rows), agent.act(np.stack([first] * 2)))
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "fit"),
+    [
+        (["a", "b"], ["a", "b"], True),
+        (["a", "b"], ["b", "a"], False),
+        (["a", "b"], ["a", "c"], False),
+        (["arm", "mode"], ["arm/x", "arm/y", "mode"], True),
+        (["arm/x", "mode", "arm/y"], ["arm", "mode"], False),
+        (["a", "b"], [], True),  # of a vector nobody knows
+    ],
+)
+def test_parts_fit_by_name_and_order(mine, theirs, fit):
+    if fit:
+        return observations.check_parts("run", mine, "data", dict.fromkeys(theirs))
+    with refused(f"run data {', '.join(mine)} {', '.join(theirs)} data.columns.observations"):
+        observations.check_parts("run", mine, "data", theirs)
+
+
+PARTS = "gym/test_observations:Parts-v0"
+
+
+@pytest.fixture(scope="module")
+def ordered(tmp_path_factory):
+    """A run on a file in the other order than the environment's space, and one in its order."""
+    path = tmp_path_factory.mktemp("ordered") / "parts.npz"
+    np.savez(path, **arrays())
+    made = []
+    for names in (("velocity", "position"), ("position", "velocity")):
+        columns = Columns(observations=[f"observations/{name}" for name in names])
+        settings = {"task": f"file/{path}", "env": PARTS, "data": Data(columns=columns), "steps": 2}
+        made.append(corerl.load(train(config(path.parent / names[0], "iql", **settings))))
+    return made
+
+
+def test_an_environment_for_a_files_run_lays_parts_as_the_file(ordered):
+    for run in ordered:
+        other = tasks.another(run.task, PARTS)
+        shown, known = (task.make_env().reset()[0] for task in (other, run.task))
+        assert shown.tolist() == known.tolist()
+        simulation.check_fit(run, other)
+
+
+def test_parts_in_another_order_are_refused(ordered):
+    run, other = ordered
+    named = "velocity position data.columns.observations"
+    online = SimpleNamespace(task=resolve(PARTS), label="run")
+    simulation.check_fit(online, other.task)
+    with refused(named):
+        simulation.check_fit(online, run.task)
+    with refused(named):
+        Steered(run, other)
+    judged, (mine, theirs) = of_run(run), (each.task.load() for each in ordered)
+    judged.check(mine)
+    with refused(named):
+        judged.check(theirs)
+    with refused(named):
+        reward_distances.distances(run, theirs)
+    with refused(named):
+        expert_rewards._check_spaces(mine, theirs)
 
 
 def test_parts_are_vectors_or_as_their_space_has_them():

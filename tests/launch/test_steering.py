@@ -4,7 +4,6 @@ import itertools
 import json
 import math
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ import torch
 from small import config
 
 from corerl.cli import main
+from corerl.data.tasks import resolve
 from corerl.errors import CorerlError
 from corerl.launch import launch, worker
 from corerl.policies.load import load
@@ -61,7 +61,7 @@ class Bandit:
     """One seed, one state, three one-hot actions of probabilities PI and values Q."""
 
     seeds, path, shapes = [0], "a/run", Shapes((1,), 3, 1)
-    task = SimpleNamespace(history=1, action_range=None)
+    task = resolve("gym/CartPole-v1")
 
     def check_proposes(self): ...
 

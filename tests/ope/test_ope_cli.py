@@ -153,6 +153,25 @@ def test_choosing_among_runs(runs, capsys, tmp_path):
     assert "overrated by" in out
 
 
+@pytest.mark.parametrize(
+    ("run", "other", "known"),
+    [
+        *(("iql", (), True), ("iql", ("--policy", "sample"), False)),
+        *(("cql", (), True), ("cql", ("--epsilon", "0.1"), False)),
+    ],
+)
+def test_errors_are_of_the_policy_that_training_evaluated(
+    runs, capsys, tmp_path, run, other, known
+):
+    copy = shutil.copytree(runs[run], tmp_path / "copy")
+    options = ("--method", "fqe", "--finite", "--discount", "1", "--select", f"{tmp_path}", *other)
+    status, _, err = evaluate(capsys, runs[run], str(copy), *options, *QUICK)
+    assert status == 0, err
+    with open(tmp_path / "selection.csv", encoding="utf-8") as file:
+        (row,) = [row for row in csv.DictReader(file) if row["method"] == "fqe"]
+    assert (row["mse"] != "nan") == known
+
+
 def test_a_label_with_brackets_is_printed_as_it_is(runs, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(Loaded, "label", "IQL [wide] [/b]")
     options = ("--method", "fqe", "--select", str(tmp_path / "chosen"), *QUICK)

@@ -15,7 +15,7 @@ from corerl.data.dataset import Dataset
 from corerl.envs import cartpole
 from corerl.ope import behaviour, kernels
 from corerl.ope.evaluation import _impossible, _too_few, judge
-from corerl.ope.fqe import Settings
+from corerl.ope.fqe import FQE, Settings
 from corerl.ope.judgement import IMPOSSIBLE, Options
 from corerl.ope.logs import Logs
 from corerl.ope.policies import Policy, distance, of_run
@@ -104,14 +104,14 @@ def test_a_fitted_behaviour_is_near_the_recorded_one():
 
 def test_what_does_not_look_at_the_state_knows_the_fitted_rows_alone():
     numbers, held = np.array([0, 0, 0, 1, 1, 1]), np.arange(6) >= 4
-    vectors = np.array([0.0, 0.4, 0.0, 0.4, 1.0, 1.0])
+    vectors = np.array([-1.0, 1.0, -1.0, 1.0, 0.5, 0.5])
     found = []
     for actions in (numbers, vectors[:, None]):
         zeros, ends = np.zeros((6, 1)), [0, 0, 0, 1, 0, 1]
         dataset = Dataset.from_steps("test/two", zeros, actions, zeros, zeros, ends, np.zeros(6))
         found.append(behaviour._constant(dataset, held))
     np.testing.assert_allclose(found[0], np.log(np.where(numbers == 0, 4, 2) / 6))  # 3 + 1, 1 + 1
-    np.testing.assert_allclose(found[1], stats.norm.logpdf(vectors, 0.2, 0.2), rtol=1e-4)
+    np.testing.assert_allclose(found[1], stats.truncnorm.logpdf(vectors, -1, 1), rtol=1e-4)
 
 
 def test_a_fitted_gaussian_behaviour():
@@ -124,6 +124,16 @@ def test_a_fitted_gaussian_behaviour():
     found = behaviour.fitted(dataset, steps=1500, hidden_width=32, lr=3e-3)
     true = stats.norm.logpdf(noise[:, 0]) - np.log(0.1)
     assert np.abs(found.log_prob - true).mean() < 0.1
+
+
+def test_a_fitted_behaviour_has_no_mass_beyond_the_bounds():
+    """Actions of a normal around 0.8 that was drawn again beyond the bounds: a third of it is lost."""
+    law = stats.truncnorm(-1.8 / 0.5, 0.2 / 0.5, 0.8, 0.5)
+    a = law.rvs((4000, 1), random_state=0).astype(np.float32)
+    s, over = np.zeros_like(a), np.ones(len(a), bool)
+    dataset = Dataset.from_steps("test/bound", s, a, s[:, 0], s, over, ~over)
+    found = behaviour.fitted(dataset, steps=1500, hidden_width=8, lr=3e-3)
+    assert np.abs(found.log_prob - law.logpdf(a[:, 0])).mean() < 0.1
 
 
 def test_a_fitted_behaviour_does_not_know_few_rows_by_heart():
@@ -269,6 +279,18 @@ def test_returns_are_discounted_and_end_at_the_horizon():
     paid = dataset.actions.reshape(-1, 3)
     np.testing.assert_allclose(Logs.of(dataset, 0.5).returns, paid @ [1, 0.5, 0.25])
     np.testing.assert_allclose(Logs.of(dataset, 0.5, 2).returns, paid[:, :2] @ [1, 0.5])
+
+
+@pytest.mark.parametrize("field", ["durations", "unlabelled"])
+def test_steps_with_durations_and_episodes_without_actions_are_refused(field):
+    dataset = chain(np.random.default_rng(0), episodes=4)
+    given = {"durations": np.full(len(dataset), 2), "unlabelled": np.arange(len(dataset)) < 3}
+    dataset = replace(dataset, **{field: given[field]})
+    words = {"durations": "durations", "unlabelled": "without actions"}
+    with refused(f"test/chain {words[field]}"):
+        judge(constant(0.5), dataset, ["is"])
+    with refused(f"test/chain {words[field]}"):
+        FQE(constant(0.5), dataset, QUICK)
 
 
 def test_a_deterministic_policy_that_nobody_followed_is_refused():

@@ -16,7 +16,8 @@ from corerl.preferences.loading import refuse_recorded
 from corerl.runs.directory import config_hash
 from corerl.training import expert_rewards
 from corerl.training.expert_rewards import Expert, otr, relabelled, seabo, transport_costs
-from corerl.training.preprocessing import Preprocess
+from corerl.training.offline_to_online import Online
+from corerl.training.preprocessing import Preprocess, load
 
 BEST = 1
 """The episode of `three` that returns most."""
@@ -174,6 +175,15 @@ def test_demonstrations_of_another_task_are_its_best(monkeypatch):
     assert (found[:2] == 1).all() and (found[2:] < 1).all()
 
 
+def test_the_end_reward_ends_the_episodes_of_another_task_too(monkeypatch):
+    """The best of two that were one is the second step."""
+    other = replace(three(), id="test/other", rewards=np.float32([4, 5, 0, 0, 0]))
+    monkeypatch.setattr(
+        expert_rewards.tasks, "another", lambda task, id: SimpleNamespace(load=lambda: other)
+    )
+    assert on(Preprocess(rewards="uds", end_reward=4.0)).tolist() == [1] * 5 + [5]
+
+
 # -------------------------------------------------------------------- in the algorithms, refusals
 
 
@@ -201,6 +211,10 @@ def test_rewards_that_cannot_be_made_are_refused():
         Preprocess(rewards="demos")
     with refused("algo.data.rewards=seabo algo.phase=online algo.phase=offline"):
         on(seabo_of, phase="online")
+    online = iql.Config(phase="online", online=Online(offline_ratio=0.0), data=seabo_of)
+    run = SimpleNamespace(cfg=SimpleNamespace(algo=online))
+    with refused("algo.data.rewards=seabo algo.phase=online algo.phase=offline"):
+        load(run, seabo_of, 4)  # also where the dataset is in no batch
     with refused("algo.data.expert.episodes=4 3 test/three"):
         on(Preprocess(rewards="otr", expert=Expert(episodes=4)))
     with refused("test/three algo.data.expert.compare=sa"):  # a demonstration of one step

@@ -13,12 +13,14 @@ import pytest
 import torch
 import yaml
 from gymnasium import wrappers
+from scipy import stats
 from small import config, run, train
 from wording import refused, says
 
 from corerl.cli import main
 from corerl.config import Config, Eval
 from corerl.data import tasks
+from corerl.ope.policies import of_run
 from corerl.policies.export import export
 from corerl.policies.load import load, settings
 from corerl.policies.loaded_policy import Loaded
@@ -177,17 +179,21 @@ def test_bytes_of_an_image_are_scaled_in_whatever_type_they_come(maze, monkeypat
 
 
 def test_densities_are_of_the_sampled_actions(iql):
-    """The mean of exp(-log p) over samples that are not clipped is the volume they fill."""
+    """A policy whose play clips half of its draws: what is judged is the normal within the bounds."""
     agent = load(iql, 0)
-    states = torch.zeros(1, 20_000, 3)
-    noise = 0.1 * torch.randn(1, 20_000, 1, generator=torch.Generator().manual_seed(0))
-    actions = agent.sample(states, noise)
-    density = agent.log_prob(states, actions)
-    mean = agent(states)
-    std = agent.states()[0][1]["agent"].policy.log_std.exp().item()
-    torch.testing.assert_close((actions - mean)[..., 0] / std, noise[..., 0], atol=1e-5, rtol=1e-4)
-    expected = torch.distributions.Normal(mean, std).log_prob(actions)[..., 0]
-    torch.testing.assert_close(density, expected)
+    policy = agent.states()[0][1]["agent"].policy
+    policy.body.layers[-1].bias.data.fill_(9.0)
+    policy.log_std.data.fill_(np.log(0.4))
+    states, grid = np.zeros((20_000, 3), np.float32), np.linspace(-1, 1, 20_000, dtype=np.float32)
+    judged = of_run(agent, chance="sample", samples=1)
+    density = np.exp(judged.log_prob(states, grid[:, None]))[0]
+    mean = agent(torch.zeros(1, 1, 3)).item()
+    law = stats.truncnorm((-1 - mean) / 0.4, (1 - mean) / 0.4, mean, 0.4)
+    np.testing.assert_allclose(density, law.pdf(grid), rtol=1e-4)
+    assert stats.kstest(judged.actions(states).ravel(), law.cdf).pvalue > 0.01
+    assert "truncated" in judged.description
+    played = agent.propose(torch.zeros(1, 1000, 3), torch.linspace(-1, 1, 1000).view(1, -1, 1))
+    assert (played == 1).float().mean() > 0.4  # steering chooses among actions of play
 
 
 # Policies that remember.

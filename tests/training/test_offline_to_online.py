@@ -369,7 +369,7 @@ def test_what_is_experienced_is_kept_on_the_scale_of_the_data(tmp_path, ended):
     before = phases.envs.look()[:, 0].numpy().copy()
     phases.step(torch.tensor([[[1.0]], [[-0.1]]]))
     angle, speed = np.arctan2(before[:, 1], before[:, 0]), before[:, 2]
-    torque = 2 * np.array([1.0, -0.1])
+    torque = 2 * np.array([0.5, -0.1])  # the action that is kept is the one that was taken
     raw = -(angle**2 + 0.1 * speed**2 + 0.001 * torque**2)
     dataset = run.dataset().ended_by(end) if ended else run.dataset()
     returns = dataset.episode_returns()

@@ -104,6 +104,17 @@ def test_the_best_episodes_are_those_that_the_end_reward_makes():
     assert list(rows) == [4]
 
 
+@pytest.mark.parametrize(("end", "states"), [(None, {3, 4}), (8.0, {4}), (32.0, {3, 4, 5})])
+def test_demonstrations_end_where_the_end_reward_says(end, states):
+    data = preprocessing.Preprocess(end_reward=end)
+    normalizer = networks.Normalizer.of(np.zeros(1), np.ones(1))
+    buffer = preprocessing.load_demonstrations(stand_in(bc), data, 64, normalizer)
+    batch = buffer.sample()
+    assert set(batch.observations.flatten().tolist()) == states
+    ended = batch.terminated[batch.rewards == end]
+    assert ended.all() and (len(ended) > 0) == (end == 32)
+
+
 @pytest.mark.parametrize("normalized", [False, True])
 def test_states_that_saturate_a_policy_are_warned_of_unless_they_are_normalised(capsys, normalized):
     far = replace(DATASET, observations=DATASET.observations - 60)
