@@ -12,6 +12,7 @@ from scipy import stats
 from wording import lacking, refused, says
 
 from corerl.data.dataset import Dataset
+from corerl.data.tasks import resolve
 from corerl.envs import cartpole
 from corerl.ope import behaviour, kernels
 from corerl.ope.evaluation import _impossible, _too_few, judge
@@ -431,7 +432,7 @@ def test_a_random_action_may_be_the_best_one_too(epsilon, share):
         shapes=((1,), 3, None),
         seeds=[0],
         device="cpu",
-        task=SimpleNamespace(id="test/three"),
+        task=resolve("gym/CartPole-v1"),
         greedy=lambda x: (
             2 * (x[..., 0] > 0).long(),
             0.06,
