@@ -136,10 +136,12 @@ def test_losses_of_critics_and_value_by_hand():
         set_linear(critics, np.zeros((2, 2)), biases)
     set_linear(agent.value, [0.0], 0.5)
     batch = tiny(s=[[0], [0]], a=[[0], [0]], r=[1, 1], d=[0, 1])
-    _, metrics = agent.loss(batch, Draws(torch.zeros(1, 2, 1), torch.full((1, 2, 2), 0.5)))
+    loss, metrics = agent.loss(batch, Draws(torch.zeros(1, 2, 1), torch.full((1, 2, 2), 0.5)))
     critic_loss = ((1 - 1.45) ** 2 + (2 - 1.45) ** 2 + 0 + (2 - 1) ** 2) / 2
     expected = {"critic_loss": critic_loss, "value_loss": 0.1 * 0.25**2, "better": 1.0}
     assert {name: metrics[name].item() for name in expected} == pytest.approx(expected)
+    assert metrics["flow_loss"].item() == 0
+    assert loss.item() == pytest.approx(critic_loss + expected["value_loss"])
 
 
 @pytest.mark.parametrize(
