@@ -12,15 +12,16 @@ training, since no update reads it. Critics and value are IQL's.
     python algos/cfgrl.py task=corerl/pendulum steps=10000 seeds=3 algo.hidden_width=64
     corerl evaluate RUN algo.guidance=0,1,1.5,2,3
 
-Of the paper the abstract and its main table were at hand. Ours is the authors' code for tasks without goals
-(rlbase/algs_offline/iql_diffusion.py, in the copy mhyatt000/cfgrl at 9ca4da4).
+Of the paper the abstract and its main table were at hand. Ours is the authors' code for ExORL
+(rlbase/algs_offline/iql_diffusion.py, in the copy mhyatt000/cfgrl at 9ca4da4). The paper's numbers on OGBench
+are from other files: algos/cfgrl_ogbench.py for its single tasks, and algos/cfgrl_goals.py for its goals.
 
     item                authors, ours                             else
- 1  label               A > 0; its weights exp(A / temperature)   paper: A >= 0
+ 1  label               A > 0; its weights exp(A / temperature)   paper, cfgrl_ogbench: A >= 0
                         are computed and overwritten
- 2  both velocities     fitted to every row, the one of all rows  with goals: the label is dropped for a
+ 2  both velocities     fitted to every row, the one of all rows  cfgrl_ogbench: the label is dropped for a
                         times 0.1                                 tenth of the rows
- 3  times of the loss   multiples of 1/32, the ends too, read by  with goals: uniform; time_grid=null
+ 3  times of the loss   multiples of 1/32, the ends too, read by  cfgrl_ogbench: uniform; time_grid=null
                         16 sinusoids of 10,000 t
  4  order               all gradients at a step's start; targets  IQL: value first; targets follow the
                         follow the critics of before it           new critics
@@ -30,10 +31,8 @@ Of the paper the abstract and its main table were at hand. Ours is the authors' 
                                                                   every evaluation
  7  w                   1, 1.5, 3, 5, 10, 30, 100                 paper: 1, 1.25, 1.5, 2, 3. Ours: 1.5 is
                                                                   the default
- 8  goals               algos/cfgrl_goals.py, without values      -
 
-It does not help everywhere. The paper's own table has it below AWR on antmaze-large (20 to 50) and on
-quadruped-walk (762 to 776).
+It does not help everywhere. The paper's own table has it below AWR on quadruped-walk (762 to 776).
 """
 
 import math

@@ -60,7 +60,7 @@ class Draws(NamedTuple):
     """Random numbers of one update."""
 
     path: Tensor  # (S, B, A), normal, the start of the flow's path
-    uniform: Tensor  # (S, B, 2), the flow's time, and whether the goal is dropped
+    uniform: Tensor  # (S, B, 2), the flow's time, and whether the goal or label is dropped
 
 
 class CFGRLGoals(Stateful):

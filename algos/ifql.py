@@ -72,6 +72,8 @@ class Implicit(NamedTuple):
     value_loss: Tensor
     critic_loss: Tensor  # sum over both critics
     advantage: Tensor  # (S, B), of the data's actions by the target critics
+    q: Tensor  # (S, 2, B), of the data's actions by the online critics
+    value: Tensor  # (S, B), V of their states
     metrics: dict[str, Tensor]
 
 
@@ -81,11 +83,13 @@ def implicit(agent: Any, batch: Batch) -> Implicit:
         target_q = agent.target(batch.observations, batch.actions).amin(1)
         next_value = agent.value(batch.next_observations)
         y = batch.rewards + agent.cfg.discount * (1 - batch.terminated) * next_value
-    advantage = target_q - agent.value(batch.observations)
+    q, value = agent.critic(batch.observations, batch.actions), agent.value(batch.observations)
+    advantage = target_q - value
     value_loss = expectile_loss(advantage, agent.cfg.expectile).mean(-1)
-    critic_loss, metrics = regression(agent.critic(batch.observations, batch.actions), y)
+    critic_loss, metrics = regression(q, y)
     metrics |= {"value_loss": value_loss, "advantage": advantage.mean(-1)}
-    return Implicit(value_loss, critic_loss, advantage.detach(), metrics)
+    found = (x.detach() for x in (advantage, q, value))
+    return Implicit(value_loss, critic_loss, *found, metrics)
 
 
 class IFQL(Stateful):

@@ -33,6 +33,7 @@ WITHOUT_SCHEDULE: dict[str, dict[str, Any]] = {
     "bc": {},
     "bcq_discrete": {},
     "cfgrl": {},
+    "cfgrl_ogbench": {},
     "cpl": {},
     "cql": OFFLINE,
     "cql_discrete": {},

@@ -26,7 +26,7 @@ OWN_NORM = {"wsrl": "", "rebrac": "actor", "goat": "actor"}
 OWN_NORM |= dict.fromkeys(("cal_ql", "expo", "rlpd"), "critic")
 """Algorithms whose paper has a LayerNorm: where theirs is, or `layer_norm` in the actor alone."""
 GELU = ("iql_ogbench", "fql", "ifql", "gcbc", "gcivl", "gciql", "crl", "qrl", "hiql", "laeo")
-GELU += ("cfgrl_goals",)
+GELU += ("cfgrl_goals", "cfgrl_ogbench")
 OWN_ACTIVATION = {"cfgrl": "mish", "subpo": "tanh"} | dict.fromkeys(GELU, "gelu_tanh")
 
 

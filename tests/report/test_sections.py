@@ -6,11 +6,13 @@ import pytest
 from trees import sections
 from wording import lacking, refused, says
 
+from corerl.algos import cfgrl, cfgrl_ogbench
 from corerl.report import stats
 from corerl.report.formats import to_text
 from corerl.report.load import Results, load
 from corerl.report.options import Options
 from corerl.report.published import COLUMNS as PUBLISHED
+from corerl.report.published import read_published
 from corerl.report.published_tables import difference
 from corerl.report.scorefiles import COLUMNS
 from corerl.report.tables import DOWN, UP, Cell
@@ -360,6 +362,16 @@ def test_a_variant_stands_beside_its_own_published_numbers():
     values = {"IQL AW": 60.0, "IQL AW beta=3": 60.0, "IQL beta=3": 30.0}
     assert found == {f"{name}, ours": value for name, value in values.items()}
     assert not section.others
+
+
+def test_cfgrls_numbers_on_ogbench_stand_beside_the_code_that_made_them():
+    """Its authors ran another file there than on ExORL, which is `algo=cfgrl`."""
+    task = "ogbench/scene-play-singletask-v0"
+    read = results({(a.Config().label, task): [[9.0], [8.0]] for a in (cfgrl, cfgrl_ogbench)})
+    (section,) = sections(read, read_published("ogbench"), Options(replicates=10))
+    (table,) = [t for t in section.tables if t.compares]
+    assert table.columns[0].name == "CFGRL (OGBench), ours"
+    assert table.rows[0].cells[1].value == 17.0
 
 
 def test_published_numbers_on_tasks_of_others_alone_make_no_table(report, tmp_path):
