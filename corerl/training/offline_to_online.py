@@ -176,6 +176,7 @@ class Phases:
         noise = noise or (sizes[1],)
         self._exploration = seeding.normal(run.seeds, "exploration", (1, *noise), run.device)
         self._learned = _Learned(cfg.data, run, agent.normalizer)
+        self._clip = cfg.data.clip_actions
         self.parts = {"envs": self.envs, "replay": self.replay, "mixture": self.mixture}
         self.parts["exploration"] = self._exploration
         if cfg.online.checkpoint and not checkpoint.exists(run.checkpoint):
@@ -205,8 +206,8 @@ class Phases:
 
     def step(self, actions: Tensor) -> None:
         """Steps every environment with `(S, 1, A)`, clipped like the data's, and keeps the transitions."""
-        limit = self._run.cfg.algo.data.clip_actions
-        self.replay.add(self._learned(self.envs.step(actions.clamp(-limit, limit))))
+        clipped = actions.clamp(-self._clip, self._clip)
+        self.replay.add(self._learned(self.envs.step(clipped)))
 
     def sample(self, step: int) -> Batch:
         """Samples from the data before the switch, and from the mixture after it."""

@@ -254,6 +254,7 @@ def test_fine_tuning_acts_with_a_transfer_each_way_and_one_to_store(device, monk
     phases.envs = Environments(lambda: gymnasium.make("Pendulum-v1"), SEEDS, device)
     phases.replay = ReplayBuffer(3, 1, 10, SEEDS, 4, device)
     phases._exploration, phases._learned = Draws(0, 0, (1, 1), device), lambda step: step
+    phases._clip = 1.0
     with Transfers() as transfers:
         phases.step(phases.choose(lambda seen, noise: seen.mean(-1, keepdim=True) + noise))
     assert (transfers.sent, transfers.received) == (2, 1)

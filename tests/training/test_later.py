@@ -16,6 +16,7 @@ from corerl.config import Config, Eval
 from corerl.data import tasks
 from corerl.errors import CorerlError
 from corerl.launch import launch, pending_evaluations, status
+from corerl.launch.process_setup import numerics
 from corerl.report.load import load as read_report
 from corerl.runs import pending
 from corerl.runs.checkpoint import path_in
@@ -54,7 +55,8 @@ def files(cell: Path) -> dict:
 def begun(cfg: Config, stop: int | None = None) -> Path:
     """Trains seeds 3 and 1 in one program, to the end or until it is stopped; the folder of both."""
     launch.write_settings(cfg)
-    return small.run(cfg, [3, 1], stop)
+    with numerics(cfg):  # multiplies with the library that pending evaluations take
+        return small.run(cfg, [3, 1], stop)
 
 
 @pytest.mark.parametrize("algo", ["td3_bc", "iql", "dt", "qr_dqn", "cvar", "cvar_tabular", "gcivl"])
