@@ -21,10 +21,10 @@ def measure(device: str) -> None:
     seeds, mode = (1, "compile") if device == "cpu" else (10, "graph")
     place = f"{facts['cpu']}, one core" if device == "cpu" else facts["gpu"]
     jobs = (job for name in sweeps() for job in cells([f"sweep={name}"]))
-    sizes = {size_of(job.algo.name, vars(job.algo)) for job in jobs}
+    sizes = {size_of(job.algo.name, vars(job.algo), "") for job in jobs}
     table = csv.writer(sys.stdout, lineterminator="\n")
     table.writerow(["algo", "settings", "kind", "device", "updates_per_s"])
-    for name, *own in sorted(sizes):
+    for name, _, *own in sorted(sizes):
         case = Case(name, dict(own), device, mode, seeds)
         settings = json.dumps(dict(own)).replace('"', "") if own else ""
         try:

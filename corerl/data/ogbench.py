@@ -19,8 +19,11 @@ step, and the dataset has neither rewards nor ends.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import gymnasium
 import numpy as np
@@ -133,23 +136,44 @@ def make_env(name: str) -> gymnasium.Env:
     warnings.filterwarnings("ignore", ".*DISPLAY environment variable is missing", module="glfw")
     if is_single(name):
         dataset, single, task = name.partition("-singletask")
-        return SeededReset(simulators.make(f"{dataset.rpartition('-')[0]}{single}{task}"))
+        return Seeded(simulators.make(f"{dataset.rpartition('-')[0]}{single}{task}"))
     env = simulators.make(f"{_dataset(name).rpartition('-')[0]}-v0")
-    return GoalTasks(SeededReset(env), TASKS)
+    return GoalTasks(Seeded(env), TASKS)
 
 
-class SeededReset(gymnasium.Wrapper):
-    """Starts and goals by the seed: mazes draw them from numpy's global generator."""
+class Seeded(gymnasium.Wrapper):
+    """Draws that follow from the seed, in the first episode and in those after it.
+
+    Mazes draw starts, goals and teleports from numpy's global generator. A robot's goal is where some
+    actions of a space lead, which the package seeds by chance, or makes anew each time.
+    """
+
+    def __init__(self, env: gymnasium.Env):
+        super().__init__(env)
+        self._drawing = np.random.RandomState().get_state()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
-        if seed is None:
-            return self.env.reset(options=options)
-        before = np.random.get_state()  # noqa: NPY002
-        np.random.seed(seed % 2**32)  # noqa: NPY002
-        try:
+        if seed is not None:
+            self._drawing = np.random.RandomState(seed % 2**32).get_state()
+        space = self.unwrapped.action_space
+        kind = type(self.unwrapped)
+        with self._own_draws(), mock.patch.object(kind, "action_space", space, create=True):
+            space.seed(int(np.random.randint(2**31)))  # noqa: NPY002
             return self.env.reset(seed=seed, options=options)
+
+    def step(self, action):
+        with self._own_draws():
+            return self.env.step(action)
+
+    @contextmanager
+    def _own_draws(self) -> Iterator[None]:
+        others = np.random.get_state()  # noqa: NPY002
+        np.random.set_state(self._drawing)  # noqa: NPY002
+        try:
+            yield
         finally:
-            np.random.set_state(before)  # noqa: NPY002
+            self._drawing = np.random.get_state()  # noqa: NPY002
+            np.random.set_state(others)  # noqa: NPY002
 
 
 def _dataset(name: str) -> str:

@@ -50,7 +50,7 @@ def known(cfg: Config, gpu: str | None) -> Rate | None:
 
     Where a GPU has no figure, the answer is that of one CPU core, and says so.
     """
-    size = size_of(cfg.algo.name, vars(cfg.algo))
+    size = size_of(cfg.algo.name, vars(cfg.algo), cfg.task)
     device = gpu or provenance.cpu_name()
     measured = _of_runs(Path(cfg.root))
     own_rates = [rate for found, where, rate in measured if (found, where) == (size, device)]
@@ -69,7 +69,9 @@ def _estimated(cfg: Config) -> Rate | None:
     from corerl.launch.memory_estimate import operations
 
     reference = importlib.import_module(f"corerl.algos.{REFERENCE}").Config()
-    known = next(rate for size, rate in _shipped() if size == size_of(REFERENCE, vars(reference)))
+    known = next(
+        rate for size, rate in _shipped() if size == size_of(REFERENCE, vars(reference), "")
+    )
     theirs, own = operations(replace(cfg, algo=reference)), operations(cfg)
     if not theirs or not own:
         return None
@@ -83,17 +85,22 @@ def _estimated(cfg: Config) -> Rate | None:
     )
 
 
-def size_of(name: str, settings: dict[str, Any]) -> tuple:
+def size_of(name: str, settings: dict[str, Any], task: str) -> tuple:
     """Returns the settings that decide the cost of an update: integers and switches not at their defaults.
 
-    Left out: counts of steps, which say when something happens.
+    Left out: counts of steps, which say when something happens. Images are a size of their own.
     """
+    images = task.startswith("atari/") or (task.startswith("maze/") and "vector" not in task)
     default = importlib.import_module(f"corerl.algos.{name}").Config()
     whole = {f.name for f in fields(default) if type(getattr(default, f.name)) in (int, bool)}
-    return name, *sorted(
-        (key, settings[key])
-        for key in whole
-        if not key.endswith("_steps") and settings.get(key) != getattr(default, key)
+    return (
+        name,
+        images,
+        *sorted(
+            (key, settings[key])
+            for key in whole
+            if not key.endswith("_steps") and settings.get(key) != getattr(default, key)
+        ),
     )
 
 
@@ -105,7 +112,7 @@ def _shipped() -> list[tuple[tuple, Rate]]:
             settings = yaml.safe_load(row["settings"] or "{}")
             default = vars(importlib.import_module(f"corerl.algos.{row['algo']}").Config())
             rate = Rate(float(row["updates_per_s"]), row["device"], row["kind"] == "gpu", SHIPPED)
-            rows.append((size_of(row["algo"], default | settings), rate))
+            rows.append((size_of(row["algo"], default | settings, ""), rate))
     return rows
 
 
@@ -124,5 +131,7 @@ def _measured(root: Path) -> Iterator[tuple[tuple, str, float]]:
             if not facts or status["step"] - status.get("began_at", 0) < ENOUGH:
                 continue
             if rate := status["updates_per_s"] * len(status["seeds"]):
-                algo = read_settings(path.parents[1])["algo"]
-                yield size_of(algo["name"], algo), facts["gpu"] or facts["cpu"], rate
+                settings = read_settings(path.parents[1])
+                algo = settings["algo"]
+                size = size_of(algo["name"], algo, settings["task"])
+                yield size, facts["gpu"] or facts["cpu"], rate

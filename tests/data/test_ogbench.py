@@ -160,3 +160,15 @@ def test_starts_and_goals_follow_from_the_seed():
     np.testing.assert_array_equal(first, again)
     assert (first != other).all() and first.shape == (4,)
     np.testing.assert_allclose(again[2:], info["goal"])
+
+
+@pytest.mark.parametrize("name", ["antmaze-medium-navigate-v0", "scene-play-v0"])
+def test_robots_goals_and_later_episodes_follow_from_the_seed_too(name):
+    """A robot's goal is where actions of a space lead, which the package seeds by chance."""
+    pytest.importorskip("ogbench")
+    envs = [ogbench.make_env(name) for _ in range(2)]
+    made = [[env.reset(seed=7, options={"task_id": 2})[0], env.reset()[0]] for env in envs]
+    np.testing.assert_array_equal(*(np.stack(both) for both in made))
+    assert (made[0][0] != made[0][1]).any()
+    for env in envs:
+        env.close()

@@ -192,6 +192,11 @@ def test_a_rate_is_that_of_runs_of_the_same_size_on_this_machine(tmp_path):
     assert rates.known(config(tmp_path / "runs", "bc", own={"hidden_width": 64}), None).estimated
 
 
+def test_a_rate_on_vectors_says_nothing_of_images(tmp_path):
+    vectors, images = (config(tmp_path, "dqn", task=f"maze/v1{x}") for x in ("-vector", ""))
+    assert rates.known(vectors, None) and rates.known(images, None) is None
+
+
 @pytest.mark.parametrize("began_at", [0, 100_000])
 def test_runs_too_short_to_time_are_left_out(tmp_path, began_at):
     cfg = config(tmp_path, "bc")
