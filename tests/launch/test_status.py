@@ -12,8 +12,8 @@ from small import config, train
 from wording import says
 
 from corerl import cli
-from corerl.algos import bc
-from corerl.config import Eval
+from corerl.algos import bc, dqn
+from corerl.config import Config, Eval
 from corerl.errors import CorerlError
 from corerl.launch import dry_run, launch, rates, status, worker
 from corerl.runs import files, provenance, terminal
@@ -193,8 +193,9 @@ def test_a_rate_is_that_of_runs_of_the_same_size_on_this_machine(tmp_path):
 
 
 def test_a_rate_on_vectors_says_nothing_of_images(tmp_path):
-    vectors, images = (config(tmp_path, "dqn", task=f"maze/v1{x}") for x in ("-vector", ""))
-    assert rates.known(vectors, None) and rates.known(images, None) is None
+    tasks = ("maze/v1-vector", "maze/v1", "atari/Pong")
+    cells = [Config(algo=dqn.Config(), task=task, root=str(tmp_path)) for task in tasks]
+    assert [rates.known(cfg, None) is not None for cfg in cells] == [True, False, False]
 
 
 @pytest.mark.parametrize("began_at", [0, 100_000])
