@@ -222,21 +222,26 @@ class PausingAdam(optim.Adam):
         beta1, beta2, eps = (self._options[name] for name in ("beta1", "beta2", "eps"))
         self._count.add_(self._going)
         bias1, bias2 = (-torch.expm1(self._count * math.log(beta)) for beta in (beta1, beta2))
-        for p, g, mean, square in zip(
-            self.parameters, grads, self._means, self._squares, strict=True
-        ):
-            seed = (-1, *[1] * (p.ndim - 1))
-            m, s = mean.lerp(g, 1 - beta1), square * beta2 + g.square() * (1 - beta2)
-            scale = (s / bias2.view(seed)).sqrt() + eps
-            new = p - self.lr * m / bias1.view(seed) / scale
-            keep_where(~self._going, (p, mean, square), (new, m, s))
+        means = torch._foreach_lerp(self._means, grads, 1 - beta1)
+        squares = torch._foreach_mul(self._squares, beta2)
+        torch._foreach_addcmul_(squares, grads, grads, 1 - beta2)
+        scales = torch._foreach_sqrt(torch._foreach_div(squares, self._of_seeds(bias2)))
+        steps = torch._foreach_div(means, torch._foreach_add(scales, eps))
+        torch._foreach_mul_(steps, self._of_seeds(self.lr / bias1))
+        held = [*self.parameters, *self._means, *self._squares]
+        moved = torch._foreach_sub(self.parameters, steps)
+        keep_where(~self._going, held, [*moved, *means, *squares])
+
+    def _of_seeds(self, numbers: Tensor) -> list[Tensor]:
+        """Returns numbers `(S,)` in the dimensions of every parameter."""
+        return [numbers.view(-1, *[1] * (p.ndim - 1)) for p in self.parameters]
 
 
 @torch.no_grad()
 def keep_where(chosen: Tensor, parameters: Sequence[Tensor], others: Sequence[Tensor]) -> None:
     """Leaves parameters `(S, ...)` where `chosen` `(S,)` is true and takes the others elsewhere."""
     for p, other in zip(parameters, others, strict=True):
-        p.copy_(torch.where(chosen.view(-1, *[1] * (p.ndim - 1)), p, other))
+        torch.where(chosen.view(-1, *[1] * (p.ndim - 1)), p, other, out=p)
 
 
 def in_pieces(of_rows: Callable[[slice], Tensor], size: int, piece: int) -> Tensor:

@@ -165,7 +165,7 @@ def test_cql_plus_is_offbenchs():
     """configs/cql_cfgs.py, base_cfgs.py, args.py and mf_trainer.py at 4cd9efc."""
     cfg = cell("cql_plus", "d4rl/antmaze-umaze-v2")
     expected = {"weight": 5.0, "samples": 50, "importance_sampling": True, "lagrange": "off"}
-    expected |= {"max_backup": "off", "target_entropy": 0.0}
+    expected |= {"max_backup": "off", "target_entropy": None}
     expected |= {"policy_lr": 1e-4, "critic_lr": 3e-4, "policy_layers": 2, "critic_layers": 2}
     expected |= {"hidden_width": 256, "activation": "elu", "gap_min": None}
     expected |= {"log_std_multiplier": 1.0, "log_std_min": -5.0, "log_std_max": 2.0}
@@ -179,7 +179,7 @@ def test_cql_plus_is_offbenchs():
         100,
     )
     agent = CQL(cfg.algo, Spec(17, 6, generators(1)))
-    assert agent.target_entropy == 0.0
+    assert agent.target_entropy == -6  # its 0 stands for minus the number of action features
     for network in (agent.policy.body, agent.critic):
         *hidden, output = network.layers
         for layer in hidden:
