@@ -165,11 +165,8 @@ class CFGRL(Stateful):
     def explore(self, observations: Tensor, noise: Tensor) -> Tensor:
         """Makes an action of noise, `(S, n, O)` and normal `(S, n, A)` to `(S, n, A)`."""
         states = self.normalizer(observations)
-
-        def field(x: Tensor, times: Tensor) -> Tensor:
-            velocities = (self.flow(label, states, x, times) for label in (ALL, BETTER))
-            return flow.guided(*velocities, self.cfg.guidance)
-
+        fields = (partial(self.flow, label, states) for label in (ALL, BETTER))
+        field = flow.guided(*fields, self.cfg.guidance)
         return flow.euler(field, noise, self.cfg.flow_steps).clamp(-1, 1)
 
 

@@ -96,11 +96,8 @@ class CFGRLGoals(Stateful):
         towards = self.normalizer(observations)
         nowhere = self.none.expand(-1, towards.shape[1], -1)
         without = goals.beside(towards[..., : self.sizes.state], nowhere)
-
-        def field(x: Tensor, times: Tensor) -> Tensor:
-            velocities = (self.flow(states, x, times) for states in (without, towards))
-            return flow.guided(*velocities, self.cfg.guidance)
-
+        fields = (partial(self.flow, states) for states in (without, towards))
+        field = flow.guided(*fields, self.cfg.guidance)
         return flow.euler(field, noise, self.cfg.flow_steps).clamp(-1, 1)
 
 

@@ -134,11 +134,8 @@ class CFGRLOnOGBench(Stateful):
         none, better = (
             torch.full(noise.shape[:-1], label, device=noise.device) for label in (NONE, BETTER)
         )
-
-        def field(x: Tensor, times: Tensor) -> Tensor:
-            velocities = (self.velocity(labels, states, x, times) for labels in (none, better))
-            return flow.guided(*velocities, self.cfg.guidance)
-
+        fields = (partial(self.velocity, labels, states) for labels in (none, better))
+        field = flow.guided(*fields, self.cfg.guidance)
         return flow.euler(field, noise, self.cfg.flow_steps).clamp(-1, 1)
 
 

@@ -171,9 +171,8 @@ def fit(
     `uniforms` are of an epoch, `(S, batches, M * B)`, enough for the whole budget.
     """
     batches = torch.ceil(answers.count / reward.cfg.batch_size)
-    learning, longest = batches > 0, int(batches.max())
-    accuracy = torch.zeros_like(batches)
-    if not longest:
+    learning, accuracy = batches > 0, torch.zeros_like(batches)
+    if not (longest := int(batches.max())):
         return accuracy
     importance = world and world.importance(*answers.pairs())
     for _ in range(cfg.epochs):
@@ -238,8 +237,8 @@ class Teaching(Stateful):
             for windows in asking.windows(cfg, *parts, seeds, session):
                 self.world.update(windows)
         # Of this session alone, and as many in each epoch: a seed reads as far as the seeds beside it.
-        size, members = self._cfg.reward.batch_size, self._cfg.reward.members
-        epoch = (math.ceil(cfg.budget / size), members * size)
+        size = self._cfg.reward.batch_size
+        epoch = (math.ceil(cfg.budget / size), self._cfg.reward.members * size)
         uniforms = self._run.uniform(f"answers {session}", *epoch, block=1)
         self.accuracy.copy_(fit(cfg, agent.reward, self.answers, self._step, uniforms, self.world))
 

@@ -13,6 +13,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from corerl.envs.numpy_draws import NumpyDraws
+
 
 class Simglucose(gymnasium.Wrapper):
     """The `Simglucose` of the neorl2 package, after mending three things around its equations.
@@ -24,13 +26,14 @@ class Simglucose(gymnasium.Wrapper):
 
     def __init__(self, env: gymnasium.Env):
         super().__init__(env)
-        self._drawing = np.random.RandomState().get_state()
+        self._draws = NumpyDraws()
         warnings.filterwarnings("ignore", category=FutureWarning, module="neorl2")
 
     def reset(self, *, seed: int | None = None, options: dict | None = None):
         if seed is not None:
-            self._drawing = np.random.RandomState(seed).get_state()
-        result = self._drawn(seed, options)
+            self._draws.seed(seed)
+        with self._draws:
+            result = self.env.reset(seed=seed, options=options)
         simulator = self.env.unwrapped.env.env
         patient = simulator.patient
         patient._params = types.SimpleNamespace(**_numbers(patient._params))
@@ -38,16 +41,6 @@ class Simglucose(gymnasium.Wrapper):
         for device in (simulator.sensor, simulator.pump):
             device._params = _numbers(device._params)
         return result
-
-    def _drawn(self, seed: int | None, options: dict | None):
-        """Resets the simulator, which draws nothing elsewhere, with this environment's own generator."""
-        others = np.random.get_state()  # noqa: NPY002
-        np.random.set_state(self._drawing)  # noqa: NPY002
-        try:
-            return self.env.reset(seed=seed, options=options)
-        finally:
-            self._drawing = np.random.get_state()  # noqa: NPY002
-            np.random.set_state(others)  # noqa: NPY002
 
     def step(self, action):
         return self.env.step(float(action[0]))

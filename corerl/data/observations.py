@@ -222,7 +222,8 @@ def later(frames: np.ndarray, observation: np.ndarray) -> np.ndarray:
 def with_history(dataset: Dataset, length: int) -> Dataset:
     """Returns the dataset with observations `(N, length * O)`, stacked as `History` shows them.
 
-    Frames also begin anew at rows inside an episode that do not follow the row before, or may not.
+    Inside an episode frames also begin anew behind a row that the next row does not follow. So they do behind
+    a row without a next observation.
 
     Raises:
         CorerlError: observations are no vectors.

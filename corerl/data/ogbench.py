@@ -19,8 +19,6 @@ step, and the dataset has neither rewards nor ends.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -33,6 +31,7 @@ from corerl.data.dataset import Dataset
 from corerl.data.files.arrays import flags
 from corerl.data.files.io import check_keys, npz, reading
 from corerl.envs.goal_tasks import GoalTasks
+from corerl.envs.numpy_draws import NumpyDraws
 from corerl.errors import CorerlError
 
 URL = "https://rail.eecs.berkeley.edu/datasets/ogbench"
@@ -150,30 +149,20 @@ class Seeded(gymnasium.Wrapper):
 
     def __init__(self, env: gymnasium.Env):
         super().__init__(env)
-        self._drawing = np.random.RandomState().get_state()
+        self._draws = NumpyDraws()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         if seed is not None:
-            self._drawing = np.random.RandomState(seed % 2**32).get_state()
+            self._draws.seed(seed)
         space = self.unwrapped.action_space
         kind = type(self.unwrapped)
-        with self._own_draws(), mock.patch.object(kind, "action_space", space, create=True):
+        with self._draws, mock.patch.object(kind, "action_space", space, create=True):
             space.seed(int(np.random.randint(2**31)))  # noqa: NPY002
             return self.env.reset(seed=seed, options=options)
 
     def step(self, action):
-        with self._own_draws():
+        with self._draws:
             return self.env.step(action)
-
-    @contextmanager
-    def _own_draws(self) -> Iterator[None]:
-        others = np.random.get_state()  # noqa: NPY002
-        np.random.set_state(self._drawing)  # noqa: NPY002
-        try:
-            yield
-        finally:
-            self._drawing = np.random.get_state()  # noqa: NPY002
-            np.random.set_state(others)  # noqa: NPY002
 
 
 def _dataset(name: str) -> str:

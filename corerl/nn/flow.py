@@ -56,6 +56,11 @@ def euler(field: Field, noise: Tensor, steps: int) -> Tensor:
     return x
 
 
-def guided(unconditional: Tensor, conditional: Tensor, weight: float) -> Tensor:
+def guided(unconditional: Field, conditional: Field, weight: float) -> Field:
     """Returns the velocity of classifier-free guidance: 0 without the label, 1 with it, more beyond it."""
-    return unconditional + weight * (conditional - unconditional)
+
+    def velocity(x: Tensor, times: Tensor) -> Tensor:
+        start = unconditional(x, times)
+        return start + weight * (conditional(x, times) - start)
+
+    return velocity

@@ -52,10 +52,7 @@ def test_the_error_of_euler_is_of_first_order():
 )
 def test_guided_gaussian_flows_have_a_closed_form(one, other, weight, expected):
     """Equal stds: the mean m_0 + w (m_1 - m_0). Others: the std s_0^(1-w) s_1^w."""
-
-    def field(x, t):
-        return flow.guided(gaussian(*one)(x, t), gaussian(*other)(x, t), weight)
-
+    field = flow.guided(gaussian(*one), gaussian(*other), weight)
     assert mean_and_std(field, 20_000) == pytest.approx(expected, abs=3e-4)
 
 
