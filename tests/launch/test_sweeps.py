@@ -257,19 +257,22 @@ def test_a_sweeps_file_that_is_named_as_corerls_own_settings_is_refused(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("line", "reported"),
+    ("line", "overrides", "reported"),
     [
-        ("step: 1000", "mine step steps"),
-        ("steps: 1e5", "mine steps=100000.0"),
-        ("algo: {expectile: 0.8}", "algo.expectile hydra.sweeper.params"),
-        ("algo: [iql, bc]", "mine.yaml hydra.sweeper.params"),
+        ("step: 1000", (), "mine step steps"),
+        ("steps: 1e5", (), "mine steps=100000.0"),
+        ("algo: {expectile: 0.8}", (), "algo.expectile hydra.sweeper.params"),
+        ("algo: {expectile: 0.8}", ("algo=bc",), "mine algo.expectile algo=bc"),
+        ("algo: [iql, bc]", (), "mine.yaml hydra.sweeper.params"),
     ],
 )
-def test_a_mistake_in_a_sweeps_file_is_told_as_one_on_the_command_line(tmp_path, line, reported):
+def test_a_mistake_in_a_sweeps_file_is_told_as_one_on_the_command_line(
+    tmp_path, line, overrides, reported
+):
     file = tmp_path / "mine.yaml"
     file.write_text(f"defaults: [config, _self_]\ntask: corerl/pendulum\n{line}\n")
     with refused(reported):
-        cells([f"sweep={file}"])
+        cells([f"sweep={file}", *overrides])
 
 
 @pytest.mark.parametrize("key", ["algo", "task"])
