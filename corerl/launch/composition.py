@@ -1,6 +1,7 @@
 """The cells of a command line or a sweep: one `Config` per combination of settings."""
 
 import itertools
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from copy import deepcopy
@@ -72,9 +73,10 @@ def _hydra() -> initialize_config_module:
 
 
 def _sweep_settings(command: Command) -> DictConfig:
-    """Returns Hydra's settings of a sweep, which do not depend on the algorithm."""
+    """Returns Hydra's settings of a sweep: the same for every algorithm that has what its file sets."""
     overrides = [text for text in command.overrides if text.startswith("root=") or _is_hydras(text)]
-    overrides += [f"algo={algos.names()[0]}"]
+    chosen = [text for text in command.overrides if re.fullmatch(r"algo=\w+(,.*)?", text)]
+    overrides += [chosen[-1].split(",")[0] if chosen else f"algo={algos.names()[0]}"]
     return compose(command.config_name, overrides, return_hydra_config=True).hydra
 
 

@@ -248,6 +248,13 @@ def test_a_setting_in_a_sweeps_file_stands_before_the_tables(tmp_path):
     assert cfg.algo.batch_size == 32
 
 
+def test_a_sweeps_file_may_set_what_only_the_chosen_algorithm_has(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("defaults: [config, _self_]\nalgo: {critic: {expectile: 0.8}}\n")
+    (cfg,) = cells([f"sweep={file}", "algo=qcs", "task=corerl/pendulum"])
+    assert cfg.algo.critic.expectile == 0.8
+
+
 @pytest.mark.parametrize("name", ["config", "iql"])
 def test_a_sweeps_file_that_is_named_as_corerls_own_settings_is_refused(tmp_path, name):
     file = tmp_path / f"{name}.yaml"
