@@ -281,7 +281,7 @@ def train(cfg: Config, run: Run) -> None:
         f"The steps of {run.task.id} have durations, which algo.objective=static does not support. Choose "
         "another objective, such as algo.objective=distortion",
     )
-    spec = run.spec(experience, steps=run.cfg.steps // cfg.data.train_every)
+    spec = run.spec(experience, steps=experience.updates(run.cfg.steps))
     agent = CVaR(cfg, spec)
     policy, stocks = _policy(agent, spec, experience.envs.look())
     drawn = cfg.stocked and not cfg.by_shortfall

@@ -187,7 +187,7 @@ parts = deep_q.parts
 
 def train(cfg: Config, run: Run) -> None:
     experience = Experience(cfg.data, run, cfg.batch_size, cfg.discount, cfg.sources == "all")
-    spec = run.spec(experience, steps=run.cfg.steps // cfg.data.train_every)
+    spec = run.spec(experience, steps=experience.updates(run.cfg.steps))
     agent = MD3QN(cfg, spec)
     noise = run.uniform("noise", cfg.batch_size) if cfg.policy == "uniform" else None
     learn(cfg, run, agent, experience, noise)

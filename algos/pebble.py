@@ -283,7 +283,7 @@ def train(cfg: Config, run: Run) -> None:
             teaching.ask(step, agent, replay)
             if step == cfg.first_session:
                 agent.reset_critics()
-                for _ in range(cfg.reset_updates):
+                for _ in range(-(-cfg.reset_updates // cfg.utd)):  # each makes utd updates
                     update(*drawn())
         if step >= cfg.first_session:
             metrics = update(*drawn()) | teaching.metrics()

@@ -237,6 +237,11 @@ class Experience(Stateful):
         """Tells whether the random beginning is over and the replay can be sampled."""
         return step > self.cfg.learning_starts and self.replay.ready
 
+    def updates(self, steps: int) -> int:
+        """Returns how many updates a run of this many steps makes, at least 1."""
+        every = self.cfg.train_every
+        return max(1, steps // every - self.cfg.learning_starts // every)
+
     def sample(self) -> Transitions:
         """Samples the next batch of every seed."""
         return self.replay.sample()

@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -330,6 +331,14 @@ def test_the_budget_is_spent_and_no_more_and_the_replay_holds_no_true_reward(tmp
         "trail",
         "accuracy",
     }  # agent and replay are kept once
+
+
+def test_the_critics_updates_after_a_reset_are_as_many_as_set(tmp_path):
+    """With `utd=2`: 4 at the reset, which begins the optimiser anew, and 2 at each of the 60 steps behind it."""
+    cfg = job(tmp_path)
+    cfg = replace(cfg, algo=replace(cfg.algo, utd=2, reset_updates=4))
+    count = state_of(run(cfg))["agent"]["critic_optimizer"]["count"]
+    assert count == 4 + 2 * 60
 
 
 def test_a_person_answers_while_training_waits_and_a_stopped_run_finds_the_answers(
