@@ -133,7 +133,8 @@ def train(cfg: Config, run: Run) -> None:
     if cfg.reward.prior:
         seeds, begins = cfg.reward.seeds(run.seeds), cfg.world.steps
         world, windows = hindsight.offline(run, cfg.world, seeds, compared, segments.length)
-    rows = cfg.batch_size if cfg.replay else segments.batch_size * 2 * (segments.length - 1)
+    steps = segments.batch_size * compared.size * (segments.length - 1)
+    rows = cfg.batch_size if cfg.replay else steps
     dropout = run.dropout(cfg, rows, block=32)
     fit_reward = compile.captured(agent.fit_reward, run.mode)
     update = compile.captured(agent.update, run.mode)

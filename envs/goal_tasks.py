@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium import spaces
 
 
@@ -39,6 +40,13 @@ class GoalTasks(gymnasium.Wrapper):
     def step(self, action: np.ndarray):
         observation, *others = self.env.step(action)
         return self._shown(observation), *others
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the goal of the episode, and how many tasks were taken in turn."""
+        return {"goal": torch.tensor(self._goal), "resets": self._resets}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._goal, self._resets = state["goal"].numpy(), state["resets"]
 
     def _shown(self, observation: np.ndarray) -> np.ndarray:
         return np.concatenate([observation, self._goal]).astype(self.observation_space.dtype)

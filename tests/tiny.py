@@ -166,6 +166,7 @@ LEARNERS = [name for name in algos.names() if name not in EXACT]
 WITH_PRIOR = Markov(
     members=2, hidden_layers=1, hidden_width=8, batch_size=4, steps=FITTED, prior=1.0
 )
+RANKED = {"preferences": Preferences(pairs=30, length=8, ranked=3)}
 WORLD = World(layers=2, heads=2, width=8, steps=FITTED, batch_size=3)
 MODEL = General(dimension=2, budget=5, hidden_layers=1, hidden_width=8, batch_size=4)
 ASKED = OTHERWISE["pebble"]["own"]["queries"]
@@ -211,8 +212,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
         }
     },
     "pref_iql first": {"own": {"reward_first": True}},
-    "pref_iql alone": {"own": {"replay": False, "dropout": 0.1}},
-    "pref_iql ranked": {"own": {"preferences": Preferences(pairs=30, length=8, ranked=3)}},
+    "pref_iql alone": {"own": {"replay": False, "dropout": 0.1} | RANKED},
+    "pref_iql ranked": {"own": RANKED},
     "pref_iql world": {"own": {"reward": replace(WITH_PRIOR, stop_accuracy=None), "world": WORLD}},
     "rebrac delayed": {"own": {"policy_delay": 2}},
     "sac mujoco": {"task": "gym/Hopper-v4", "own": {"capacity": 40}},

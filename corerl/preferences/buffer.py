@@ -24,7 +24,7 @@ class Pairs(NamedTuple):
 
 
 def transitions(pairs: Pairs) -> Batch:
-    """Returns the steps of both segments but their last, `(S, B * 2 * (L - 1), ...)`. Nothing ends there.
+    """Returns the steps of all segments but their last, `(S, B * K * (L - 1), ...)`. Nothing ends there.
 
     The last step is only the state that the one before it leads to. Rewards are 0.
     """
@@ -81,7 +81,7 @@ class PairBuffer(PackedRows):
         self._spare = self._whole - len(self._steps) + 1
         self._offsets = None
         if self._spare > 1:
-            shape = (1, 1) if crop_alike else (batch_size, 2)
+            shape = (1, 1) if crop_alike else (batch_size, comparisons.size)
             self._offsets = seeding.uniform(seeds, "crops", shape, device)
 
     def __len__(self) -> int:

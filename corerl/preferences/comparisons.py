@@ -15,6 +15,18 @@ from corerl.errors import CorerlError
 LABELS = (0.0, 0.5, 1.0)
 
 
+def following(dataset: Dataset) -> np.ndarray:
+    """Returns the next observations of raw rows `(N, O)`: the row's own where nothing is known behind it.
+
+    D4RL's terminal rows hold the next episode's first observation, which does not follow from anything.
+    """
+    last = dataset.episode_ends - 1
+    known = dataset.has_next.copy()
+    borrowed = dataset.observations[dataset.episode_ends % len(known)]
+    known[last] &= (dataset.next_observations[last] != borrowed).any(1)
+    return np.where(known[:, None], dataset.next_observations, dataset.observations)
+
+
 @dataclass(frozen=True, eq=False)
 class Comparisons:
     """P comparisons of K segments of L steps, which are rows of one flat store of N steps.
@@ -23,7 +35,8 @@ class Comparisons:
 
     Attributes:
         id: what is compared. source: who judged, for tables: labels of different sources never share one.
-        observations, next_observations: (N, O) float32. actions: (N, A) float32.
+        observations, next_observations: (N, O) float32. A row whose next observation is not known has its
+            own there. actions: (N, A) float32.
         terminated: (N,) bool. rewards: (N,) float32, the true ones, where they are known; no algorithm
             learns from them.
         ends: (E,) int64, exclusive ends of the store's episodes. A segment lies within one.
@@ -143,7 +156,7 @@ class Comparisons:
             source=source,
             observations=dataset.observations,
             actions=dataset.actions,
-            next_observations=dataset.next_observations,
+            next_observations=following(dataset),
             terminated=dataset.terminated,
             rewards=dataset.rewards,
             ends=dataset.episode_ends,

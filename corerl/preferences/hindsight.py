@@ -138,8 +138,8 @@ def model(
 class WindowBuffer(PackedRows):
     """All segments of `length` steps within the episodes that comparisons are from.
 
-    Each seed draws its own, uniformly with replacement. Beyond a segment that came alone nothing is known:
-    its last state counts as the one that follows it.
+    Each seed draws its own, uniformly with replacement. Where nothing is known behind a step, its own state
+    counts as the one that follows it.
     """
 
     def __init__(

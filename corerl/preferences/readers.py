@@ -36,7 +36,7 @@ import numpy as np
 from corerl.data.dataset import Dataset
 from corerl.data.files.io import npz
 from corerl.errors import CorerlError
-from corerl.preferences.comparisons import LABELS, Comparisons, one_length
+from corerl.preferences.comparisons import LABELS, Comparisons, following, one_length
 from corerl.preferences.pickles import read_array, read_integers
 from corerl.runs.files import make_directory, write_atomically
 
@@ -191,7 +191,7 @@ def _as_one_episode(
         source=source,
         observations=dataset.observations[rows],
         actions=dataset.actions[rows],
-        next_observations=dataset.next_observations[rows],
+        next_observations=following(dataset)[rows],
         terminated=dataset.terminated[rows],
         rewards=dataset.rewards[rows],
         ends=np.array([len(rows)]),

@@ -28,7 +28,7 @@ AT_ONCE = 10
 NOISE = 0.5
 P_GAIN, D_GAIN = 10.0, 1.0
 REACHED = 0.1  # how near a waypoint counts, and how slow: metres, metres a step
-SCATTER = 0.2  # waypoints are moved by up to this much, so that ways through a cell differ
+SCATTER = 0.2  # side of the square in which waypoints are moved, so that ways through a cell differ
 VERSION = 1
 
 

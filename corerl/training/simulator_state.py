@@ -25,7 +25,7 @@ STATELESS = (
 )
 """Wrappers of gymnasium that hold nothing of an episode by which it goes on."""
 OWN = ("corerl.data.", "corerl.envs.", "corerl.training.")
-"""Where the wrappers of corerl are, of which `History` alone holds anything of an episode."""
+"""Where the wrappers of corerl are. They hold nothing of an episode beyond frames and a `state_dict`."""
 
 
 def opaque(env: gymnasium.Env) -> gymnasium.Env | None:

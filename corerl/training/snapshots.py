@@ -17,6 +17,7 @@ Differences from the authors' code (sdpkjc/snapshotrl at 0f0d192):
 """
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -136,7 +137,7 @@ class FromSnapshots(gymnasium.Wrapper):
         chosen = int(members[self._generator.integers(len(members))])
         bits = self.unwrapped.np_random.bit_generator
         own = bits.state
-        load_simulator(self.env, self._snapshots.simulators[chosen])
+        load_simulator(self.env, deepcopy(self._snapshots.simulators[chosen]))
         bits.state = own
         limit = wrapper(self.env, wrappers.TimeLimit)
         if limit is not None:

@@ -14,6 +14,7 @@ from wording import refused
 
 from corerl.algos import dtr, pref_iql
 from corerl.config import Config, Eval
+from corerl.data.dataset import Dataset
 from corerl.nn.learner import Spec
 from corerl.preferences import hindsight
 from corerl.preferences.buffer import PairBuffer
@@ -124,6 +125,20 @@ def test_windows_are_all_segments_within_episodes():
     assert torch.equal(found.next_observations, found.observations + 1)
     alone = WindowBuffer(store([3, 1, 4]), [1], 50, 3).sample()
     assert torch.equal(alone.observations[0], found.observations[1])
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_no_window_ends_in_the_next_episode(terminal):
+    """Terminal rows with the next episode's first observation, as D4RL's, and rows without a next one."""
+    rows = np.arange(12, dtype=np.float32)[:, None]
+    ends = {"terminated" if terminal else "truncated": np.arange(12) % 4 == 3}
+    if terminal:
+        ends["next_observations"] = np.roll(rows, -1)
+    data = Dataset.from_arrays(rows, 0 * rows, np.zeros(12), **ends)
+    compared = Comparisons.of_dataset(data, np.array([[0, 4]]), 4, [1.0], "test")
+    found = WindowBuffer(compared, [0], 20, 4).sample()
+    steps = (found.next_observations - found.observations)[..., 0]
+    assert (steps[..., :-1] == 1).all() and (steps[..., -1] == 0).all()
 
 
 # The prior.

@@ -334,7 +334,7 @@ def test_the_budget_is_spent_and_no_more_and_the_replay_holds_no_true_reward(tmp
 
 
 def test_the_critics_updates_after_a_reset_are_as_many_as_set(tmp_path):
-    """With `utd=2`: 4 at the reset, which begins the optimiser anew, and 2 at each of the 60 steps behind it."""
+    """With `utd=2`: 4 at the reset, which begins the optimiser anew, and 2 at each of the 60 steps behind."""
     cfg = job(tmp_path)
     cfg = replace(cfg, algo=replace(cfg.algo, utd=2, reset_updates=4))
     count = state_of(run(cfg))["agent"]["critic_optimizer"]["count"]

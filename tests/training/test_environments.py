@@ -49,6 +49,7 @@ def assert_same(ours, theirs):
         *("Hopper-v4", "HalfCheetah-v4", "Walker2d-v4", "InvertedPendulum-v4", "Pendulum-v1"),
         *("Ant-v5", "Humanoid-v5", "Swimmer-v5", "Reacher-v5", "Pusher-v5"),
         *("InvertedDoublePendulum-v5", "MountainCarContinuous-v0"),
+        "corerl.envs.goal_maze:corerl/GoalMaze",
     ],
 )
 def test_a_restored_environment_goes_on_to_the_bit(id, tmp_path):

@@ -98,6 +98,37 @@ def test_a_late_snapshot_has_its_whole_length():
     assert ends == [False] * 49 + [True]
 
 
+class Counting(gymnasium.Env):
+    """Keeps the state that it is given and changes it in place."""
+
+    observation_space = action_space = gymnasium.spaces.Box(-9, 9, (1,), np.float64)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = np.zeros(1)
+        return self.count.copy(), {}
+
+    def step(self, action):
+        self.count += 1
+        return self.count.copy(), 0.0, False, False, {}
+
+    def state_dict(self):
+        return {"count": torch.tensor(self.count)}
+
+    def load_state_dict(self, state):
+        self.count = state["count"].numpy()
+
+
+def test_a_snapshot_stays_what_it_was():
+    env = Counting()
+    env.reset()
+    made = Snapshots("x", torch.zeros(1, 1), torch.zeros(1), [save_simulator(env)])
+    late = FromSnapshots(Counting(), made, [np.array([0])], Starts(length=3))
+    for _ in range(2):
+        late.reset()
+        assert late.step(np.zeros(1))[0] == 1
+
+
 def test_the_generator_stays_the_environments_own():
     """Else every start from one snapshot would meet the same noise."""
     env, *_ = pendulum()
