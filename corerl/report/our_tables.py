@@ -228,7 +228,7 @@ def _improvement_table(section: Section, options: Options) -> Table:
     if len(found) < len(section.algorithms) - 1:
         left = [a for a in section.algorithms if a not in {*found["x"], *found["y"]}]
         notes.append(
-            f"The table leaves out {', '.join(left)}, because their numbers of steps differ."
+            f"The table leaves out {', '.join(left)}, because the numbers of steps differ."
         )
     notes += few_rule(row.cells[0] for row in rows)
     notes += flat_rule(row.cells[0] for row in rows)
