@@ -17,6 +17,7 @@ from corerl.buffers.frame_replay import FrameReplay
 from corerl.buffers.replay import ReplayBuffer
 from corerl.config import Config
 from corerl.data.dataset import Dataset
+from corerl.data.tasks import Task
 from corerl.training.run import Run
 
 ROWS = 2_000
@@ -42,6 +43,14 @@ class Size(NamedTuple):
         return 2 * self.state + self.replay
 
 
+@cache
+def _spaces(task: Task) -> tuple[Any, Any]:
+    """Returns the spaces of a task, which a table has in many cells: Adroit's hands take a second to make."""
+    env = task.make_env()
+    env.close()
+    return env.observation_space, env.action_space
+
+
 class _Built(Exception):
     """The parts of a run, on the way out of its `train`."""
 
@@ -53,9 +62,7 @@ class _Unstarted(Run):
         super().__init__(replace(cfg, device="cpu", compile="off"), [0], lambda *_: None)
 
     def dataset(self) -> Dataset:
-        env = self.task.make_env()
-        seen, done = env.observation_space, env.action_space
-        env.close()
+        seen, done = _spaces(self.task)
         rng = np.random.default_rng(0)
         observations = rng.standard_normal((ROWS, *seen.shape), np.float32)
         if isinstance(done, spaces.Discrete):
