@@ -1,5 +1,6 @@
 """Estimates memory, disk and matmul operations of a run before it starts."""
 
+import gc
 import importlib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -129,7 +130,9 @@ def operations(cfg: Config) -> int | None:
 
 @cache
 def _operations(cell: "_Cell") -> int | None:
-    return _built(cell.cfg, _Counted)
+    count = _built(cell.cfg, _Counted)
+    gc.collect(1)  # agents hold themselves in cycles, and their few large tensors do not call it
+    return count
 
 
 def of_seed(cfg: Config) -> Size | None:
@@ -153,7 +156,10 @@ class _Cell:
 @cache
 def _of_seed(cell: _Cell) -> Size | None:
     parts = _built(cell.cfg, _Unstarted)
-    return None if parts is None else _measured(parts)
+    size = None if parts is None else _measured(parts)
+    del parts
+    gc.collect(1)
+    return size
 
 
 def _built(cfg: Config, kind: type[_Unstarted]) -> Any:
