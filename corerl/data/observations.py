@@ -222,8 +222,8 @@ def later(frames: np.ndarray, observation: np.ndarray) -> np.ndarray:
 def with_history(dataset: Dataset, length: int) -> Dataset:
     """Returns the dataset with observations `(N, length * O)`, stacked as `History` shows them.
 
-    Inside an episode frames also begin anew behind a row that the next row does not follow. So they do behind
-    a row without a next observation.
+    Frames also begin anew after a gap inside an episode. A gap is where a row has no next observation, or one
+    that is not the next row's.
 
     Raises:
         CorerlError: observations are no vectors.

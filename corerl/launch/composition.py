@@ -1,7 +1,6 @@
 """The cells of a command line or a sweep: one `Config` per combination of settings."""
 
 import itertools
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from copy import deepcopy
@@ -23,7 +22,7 @@ from corerl.data.files import own_files
 from corerl.errors import CorerlError, FileMissing
 from corerl.launch import arguments as command_line
 from corerl.launch.arguments import Command
-from corerl.launch.hydra_errors import sentence
+from corerl.launch.hydra_errors import chosen_algorithm, sentence
 from corerl.launch.settings_tables import budget, file_of, table
 from corerl.older_settings import LEFT, RENAMED
 from corerl.policies.load import settings
@@ -75,8 +74,8 @@ def _hydra() -> initialize_config_module:
 def _sweep_settings(command: Command) -> DictConfig:
     """Returns Hydra's settings of a sweep: the same for every algorithm that has what its file sets."""
     overrides = [text for text in command.overrides if text.startswith("root=") or _is_hydras(text)]
-    chosen = [text for text in command.overrides if re.fullmatch(r"algo=\w+(,.*)?", text)]
-    overrides += [chosen[-1].split(",")[0] if chosen else f"algo={algos.names()[0]}"]
+    chosen = chosen_algorithm(command.overrides).split(",")[0]
+    overrides += [f"algo={chosen if chosen.isidentifier() else algos.names()[0]}"]
     return compose(command.config_name, overrides, return_hydra_config=True).hydra
 
 

@@ -40,7 +40,7 @@ def sentence(error: Exception, overrides: Sequence[str] = ()) -> str:
     if isinstance(error.__context__, OmegaConfBaseException):  # in a sweep's file, named first
         key = error.__context__.full_key or ""
         hint = f"Set {key} under hydra.sweeper.params of the sweep, as in {{{key}: 0.8}}."
-        no_algorithm = key.startswith("algo.") and not _chosen(overrides)
+        no_algorithm = key.startswith("algo.") and not chosen_algorithm(overrides)
         problem = hint if no_algorithm else _problem(error.__context__, overrides)
         if problem:
             return f"{str(error).partition(':')[0]}: {problem}"
@@ -56,7 +56,7 @@ def no_such(what: str, name: str, known: Sequence[str]) -> str:
     return f"There is no {what} {name!r}.{nearest(name, known)} Known: {', '.join(known)}."
 
 
-def _chosen(overrides: Sequence[str]) -> str:
+def chosen_algorithm(overrides: Sequence[str]) -> str:
     """Returns the last `algo=` of the overrides. Empty where there is none."""
     chosen = [text.removeprefix("algo=") for text in overrides if text.startswith("algo=")]
     return chosen[-1] if chosen else ""
@@ -66,7 +66,7 @@ def _problem(error: OmegaConfBaseException, overrides: Sequence[str]) -> str:
     """Says what is wrong with one setting. Empty where Hydra says it well enough."""
     key = error.full_key or ""
     module = getattr(error.object_type, "__module__", "")
-    chosen = _chosen(overrides)
+    chosen = chosen_algorithm(overrides)
     name = variants().get(chosen, chosen)
     algorithm = module.partition("corerl.algos.")[2] or (name if name in algos.names() else "")
     if isinstance(error, MissingMandatoryValue):

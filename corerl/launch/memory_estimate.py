@@ -45,7 +45,7 @@ class Size(NamedTuple):
 
 
 @cache
-def _spaces(task: Task) -> tuple[Any, Any]:
+def _spaces(task: Task) -> tuple[spaces.Space, spaces.Space]:
     """Returns the spaces of a task, which a table has in many cells: Adroit's hands take a second to make."""
     env = task.make_env()
     env.close()
