@@ -13,18 +13,20 @@ The losses, over the B x B pairs of a batch, with d the length of an embedding:
     critics   binary cross-entropy: 1 for a row's own goal, 0 for those of the other rows
     policy    ddpg_bc:  -f(s, mu, g) / mean |f| - alpha log pi(a | s, g),  f = min_j f_j, mu clipped
               awr:      -min(exp(alpha (f(s, a, g) - h(s, g))), 100) log pi(a | s, g),  h a classifier
-                        without actions
+                        without actions; the policy sees max(f, log log_floor) for every f
 
 With M(g | s, a) the discounted law of what follows, and p(g) that of the goals, the best logit is
 log M / p - log(B - 1). So it is a value of the behaviour, not of the best policy.
 
-Ours is OGBench's code (seohongpark/ogbench at 1d41409), which made the published numbers.
+Ours is OGBench's code (seohongpark/ogbench at 1d41409). The published numbers are older than its change
+15594e3 of June 2025: their code has log_floor = 1e-6.
 
     item                ours, OGBench                              else
  1  value               the logit, whose mean may cross 0          its exponential is the value
  2  wrong negatives     rows of other episodes may reach the goal  -
  3  end of an episode   the geometric law is cut at its last row   endless episodes
  4  policy's goals      uniform over the rest of the episode       authors: those of the classifier
+ 5  least likelihood    log_floor = 0                              1e-6 until June 2025
 """
 
 import math
@@ -52,6 +54,7 @@ class Config(goals.GoalSettings):
 
     actor_loss: str = one_of("ddpg_bc", "awr")  # ddpg_bc (Q plus cloning) | awr (weighted cloning)
     alpha: float = at_least(0, 0.1)  # weight of cloning (ddpg_bc) or inverse temperature (awr)
+    log_floor: float = at_least(0, 0.0)  # the policy sees log max(exp f, log_floor)
     latent_dim: int = positive(512)  # d, size of the embeddings of (s, a) and of the goal
     goals: Goals = group(Goals, value_p_curgoal=0.0, value_p_randomgoal=0.0)
 
@@ -119,14 +122,19 @@ class CRL(PolicyActing):
 
         def logit_of(actions: Tensor) -> Tensor:
             first = torch.cat([batch.observations, actions], -1)
-            return self.critic(first, batch.actor_goals).amin(1)
+            return self._floored(self.critic(first, batch.actor_goals).amin(1))
 
         if self.value is None:
             return extraction.ddpg_bc(self.policy, inputs, batch.actions, logit_of, self.cfg.alpha)
         with torch.no_grad():
-            without = self.value(batch.observations, batch.actor_goals).squeeze(1)
+            without = self._floored(self.value(batch.observations, batch.actor_goals).squeeze(1))
             advantage = logit_of(batch.actions) - without
         return extraction.awr(self.policy, inputs, batch.actions, advantage, self.cfg.alpha)
+
+    def _floored(self, logits: Tensor) -> Tensor:
+        """Raises logits to the log of the floor. Those that are raised have no gradient."""
+        floor = self.cfg.log_floor
+        return logits.clamp(min=math.log(floor)) if floor else logits
 
     def update(self, batch: GoalBatch) -> dict[str, Tensor]:
         """Takes one step of everything, along gradients at its start."""

@@ -120,17 +120,18 @@ class CRL(Goals):
         s, a, _, g, _, _, ga = map(torch.from_numpy, batch)
         sa, own = torch.cat([s, a], 1), torch.cat([s, ga], 1)
         pairs = list(zip(firsts, seconds, strict=True))
+        seen = lambda f: f.exp().clamp(min=self.c.log_floor).log()  # noqa: E731
         critic_loss = self.loss([logits(f, t, sa, g) for f, t in pairs])
 
         def q_of(x):
             all_pairs = [
                 logits(frozen(f), frozen(t), torch.cat([s, x], 1), ga).diag() for f, t in pairs
             ]
-            return torch.stack(all_pairs).amin(0)
+            return seen(torch.stack(all_pairs)).amin(0)
 
         if value:
             value_loss = self.loss([logits(*value, s, g)])
-            advantage = (q_of(a) - logits(*value, s, ga).diag()).detach()
+            advantage = (q_of(a) - seen(logits(*value, s, ga).diag())).detach()
             policy_loss = self.awr(policy, own, a, advantage, self.c.alpha)
         else:
             value_loss = torch.zeros(())

@@ -81,6 +81,11 @@ CASES = {
     "gciql awr": (gciql, {"actor_loss": "awr", "alpha": 2.0}),
     "crl": (crl, {"latent_dim": 6}),
     "crl awr": (crl, {"latent_dim": 6, "actor_loss": "awr", "alpha": 2.0}),
+    "crl floor": (crl, {"latent_dim": 6, "log_floor": 0.8}),
+    "crl awr floor": (
+        crl,
+        {"latent_dim": 6, "actor_loss": "awr", "alpha": 2.0, "log_floor": 0.8},
+    ),
     "qrl": (qrl, {"latent_dim": 16, "eps": 0.3}),
     "qrl awr": (qrl, {"latent_dim": 16, "actor_loss": "awr", "alpha": 0.5}),
     "qrl mrn": (qrl, {"latent_dim": 6, "quasimetric": "mrn", "alpha": 0.1}),
