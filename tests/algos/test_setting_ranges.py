@@ -43,7 +43,7 @@ MAY_BE_ZERO = {
     # Counts of what need not be.
     *("hidden_layers", "policy_layers", "seed", "race", "bc_steps", "ema_start", "validate_every"),
     *("pretrain_steps", "warmup_steps", "warmup", "episodes", "save_minutes", "last_hidden_gain"),
-    *("explore_steps", "reset_updates", "random_actions", "logit_weight", "future"),
+    *("explore_steps", "reset_updates", "random_actions", "logit_weight", "future", "log_floor"),
 }
 
 
