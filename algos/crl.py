@@ -13,7 +13,8 @@ The losses, over the B x B pairs of a batch, with d the length of an embedding:
     critics   binary cross-entropy: 1 for a row's own goal, 0 for those of the other rows
     policy    ddpg_bc:  -f(s, mu, g) / mean |f| - alpha log pi(a | s, g),  f = min_j f_j, mu clipped
               awr:      -min(exp(alpha (f(s, a, g) - h(s, g))), 100) log pi(a | s, g),  h a classifier
-                        without actions; the policy sees max(f, log log_floor) for every f
+                        without actions
+              with max(f, log log_floor) and max(h, log log_floor) for f and h
 
 With M(g | s, a) the discounted law of what follows, and p(g) that of the goals, the best logit is
 log M / p - log(B - 1). So it is a value of the behaviour, not of the best policy.

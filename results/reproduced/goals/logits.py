@@ -1,36 +1,36 @@
 """How many of CRL's logits lie below log 1e-6, where the published numbers' code has no gradient.
 
-    python logits.py RUN SEED DATA.npz
+    python logits.py RUN SEED
 
-Prints the share and the median of 20,000 rows of the data, at goals of their own later rows (as the policy
-draws them) and at random ones.
+Prints the share and the median of 20,000 rows of the run's data, at later rows of their episodes as goals
+and at random ones.
 """
 
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
 
-from corerl.policies.load import load
+from corerl.buffers.goals import GoalBuffer
+from corerl.data import tasks
+from corerl.policies.load import load, settings
 
 FLOOR = np.log(1e-6)
 
 
-def main(run: str, seed: int, path: str) -> None:
-    critic = load(run, seed)._parts[0].act.__self__.critic
-    data, rng = np.load(path), np.random.default_rng(0)
-    states = torch.from_numpy(data["observations"]).float()
-    ends = np.flatnonzero(data["terminals"])
-    rows = rng.choice(np.flatnonzero(data["terminals"] == 0), 20_000)
-    last, share = ends[np.searchsorted(ends, rows)], rng.random(len(rows))
-    later = np.round((rows + 1) * share + last * (1 - share)).astype(int)
-    first = torch.cat([states[rows], torch.from_numpy(data["actions"][rows]).float()], 1)
-    for name, goals in (("later", later), ("random", rng.integers(0, len(states), len(rows)))):
+def main(run: Path, seed: int) -> None:
+    agent = load(run, seed)._parts[0].act.__self__
+    dataset = tasks.of(settings(run)).load()
+    for name, share in (("later", 0.0), ("random", 1.0)):
+        goals = replace(agent.cfg.goals, actor_p_randomgoal=share)
+        batch = GoalBuffer(dataset, [seed], 20_000, goals, agent.cfg.discount).sample()
+        first = torch.cat([batch.observations, batch.actions], -1)
         with torch.no_grad():
-            logits = critic(first[None], states[goals][None]).amin(1)[0].numpy()
-        print(
-            f"{name}: below {FLOOR:.1f} {(logits < FLOOR).mean():.3f}, median {np.median(logits):.1f}"
-        )
+            logits = agent.critic(first, batch.actor_goals).amin(1).numpy()
+        below, median = (logits < FLOOR).mean(), np.median(logits)
+        print(f"{name}: below {FLOOR:.1f} {below:.3f}, median {median:.1f}")
 
 
-main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+main(Path(sys.argv[1]), int(sys.argv[2]))
