@@ -39,7 +39,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from corerl.buffers.goals import GoalBatch, Goals
-from corerl.config import at_least, group, one_of, positive
+from corerl.config import added, at_least, group, one_of, positive
 from corerl.nn import compile, extraction, optim
 from corerl.nn.acting import PolicyActing
 from corerl.nn.learner import GradientStep, Spec
@@ -55,7 +55,7 @@ class Config(goals.GoalSettings):
 
     actor_loss: str = one_of("ddpg_bc", "awr")  # ddpg_bc (Q plus cloning) | awr (weighted cloning)
     alpha: float = at_least(0, 0.1)  # weight of cloning (ddpg_bc) or inverse temperature (awr)
-    log_floor: float = at_least(0, 0.0)  # the policy sees log max(exp f, log_floor)
+    log_floor: float = added(at_least(0, 0.0))  # the policy sees log max(exp f, log_floor)
     latent_dim: int = positive(512)  # d, size of the embeddings of (s, a) and of the goal
     goals: Goals = group(Goals, value_p_curgoal=0.0, value_p_randomgoal=0.0)
 
