@@ -2,8 +2,10 @@
 
     python tests/default_settings.py
 
-A wrong default is another algorithm under the same name, and the transcriptions read the defaults. Of a group
-of settings that several algorithms share, an algorithm shows what differs from the group's own defaults.
+A wrong default is another algorithm under the same name, and the transcriptions read the defaults. Of a
+group of settings that several algorithms share, an algorithm shows what differs from the group's own
+defaults. Eight hex digits after an algorithm's name are of its runs' directories. If they change, older
+runs are not found: declare a new setting by `config.added`.
 """
 
 import importlib
@@ -14,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from corerl import algos
+from corerl.config import Config
+from corerl.runs.directory import config_hash
 
 SNAPSHOT = Path(__file__).with_suffix(".txt")
 UNSHOWN = ("name", "label")
@@ -28,7 +32,12 @@ def snapshot() -> str:
     kinds = {type(group) for cfg in own.values() for group in groups(cfg)}
     shared = {kind.__name__: kind() for kind in sorted(kinds, key=lambda kind: kind.__name__)}
     assert len(shared) == len(kinds), "two groups of settings have one name"
-    return "".join(paragraph(name, settings) for name, settings in (own | shared).items())
+    named = {f"{name} ({_digits(cfg)})": cfg for name, cfg in own.items()}
+    return "".join(paragraph(name, settings) for name, settings in (named | shared).items())
+
+
+def _digits(algo: Any) -> str:
+    return config_hash(Config(algo=algo, task="corerl/pendulum"))
 
 
 def paragraph(name: str, settings: Any) -> str:
