@@ -17,7 +17,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 from corerl.envs import goal_maze as maze
-from corerl.policies.load import load
+from corerl.policies.load import restored, settings
 
 GOAL = (4, 6)
 NAMES = ("gcivl", "hiql", "gciql", "qrl")
@@ -41,11 +41,11 @@ def main(runs: Path, out: Path) -> None:
     pictures = {"exact": exact}
     for name in NAMES:
         for folder in sorted((runs / "corerl" / "goal-maze").glob(f"{name}-*")):
-            policy = load(folder, seed=0)
+            cfg = settings(folder)
+            agent = restored(cfg, folder / "seeds-0").state["agent"]
             states = torch.from_numpy(maze.observe(maze.CELLS.astype(float)))[None]
             goals = torch.from_numpy(maze.observe(np.array(GOAL, float))).expand_as(states)
-            agent = policy._parts[0].act.__self__
-            pictures[policy.label] = steps_of(agent, name, states, goals)
+            pictures[cfg.algo.label] = steps_of(agent, name, states, goals)
     figure, axes = plt.subplots(1, len(pictures), figsize=(2.6 * len(pictures), 2.4))
     for axis, (name, steps) in zip(np.atleast_1d(axes), pictures.items(), strict=True):
         picture = np.full(maze.MAZE.shape, np.nan)

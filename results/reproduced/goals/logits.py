@@ -15,13 +15,13 @@ import torch
 
 from corerl.buffers.goals import GoalBuffer
 from corerl.data import tasks
-from corerl.policies.load import load, settings
+from corerl.policies.load import restored, settings
 
 FLOOR = np.log(1e-6)
 
 
 def main(run: Path, seed: int) -> None:
-    agent = load(run, seed)._parts[0].act.__self__
+    agent = restored(settings(run), run / f"seeds-{seed}").state["agent"]
     dataset = tasks.of(settings(run)).load()
     for name, share in (("later", 0.0), ("random", 1.0)):
         goals = replace(agent.cfg.goals, actor_p_randomgoal=share)
