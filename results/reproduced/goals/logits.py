@@ -21,8 +21,9 @@ FLOOR = np.log(1e-6)
 
 
 def main(run: Path, seed: int) -> None:
-    agent = restored(settings(run), run / f"seeds-{seed}").state["agent"]
-    dataset = tasks.of(settings(run)).load()
+    cfg = settings(run)
+    agent = restored(cfg, run / f"seeds-{seed}").state["agent"]
+    dataset = tasks.of(cfg).load()
     for name, share in (("later", 0.0), ("random", 1.0)):
         goals = replace(agent.cfg.goals, actor_p_randomgoal=share)
         batch = GoalBuffer(dataset, [seed], 20_000, goals, agent.cfg.discount).sample()
